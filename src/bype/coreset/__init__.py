@@ -1,0 +1,19 @@
+"""Rules that update a pseudocoreset. Its points and weights stay with the prior."""
+
+from bype.coreset.psvi import PSVI, Centring, PSVIGradient, psvi_gradient
+from bype.coreset.scores import LinearScores, PairwiseScores, Scores, scores_of
+from bype.coreset.steps import InverseTimeSteps, RestartedAdam, Steps
+
+__all__ = [
+    "PSVI",
+    "Centring",
+    "InverseTimeSteps",
+    "LinearScores",
+    "PSVIGradient",
+    "PairwiseScores",
+    "RestartedAdam",
+    "Scores",
+    "Steps",
+    "psvi_gradient",
+    "scores_of",
+]

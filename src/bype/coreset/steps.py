@@ -1,0 +1,81 @@
+"""How far to go along a gradient: the paper's step, and the one that its authors' program takes."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from bype.priors.pseudocoreset import Pseudocoreset
+
+
+class Steps(nn.Module, ABC):
+    """Turns gradients in (U, w) into displacements. State lives in buffers, so it is saved with the run."""
+
+    @abstractmethod
+    def start_update(self) -> None:
+        """Begin an update of the pseudocoreset, which takes one step or many."""
+
+    @abstractmethod
+    def forward(self, points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the displacements of points (M, d) and weights (M,) for their gradients."""
+
+
+class InverseTimeSteps(Steps):
+    """Algorithm 2 as printed: minus gradient times ``step_size`` / t, with t counting all steps so far."""
+
+    num_steps: Tensor
+
+    def __init__(self, step_size: float) -> None:
+        super().__init__()
+        self.step_size = _positive(step_size)
+        self.register_buffer("num_steps", torch.tensor(0))
+
+    def start_update(self) -> None:
+        """Do nothing: t goes on from update to update."""
+
+    def forward(self, points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        self.num_steps += 1
+        rate = self.step_size / int(self.num_steps)
+        return -rate * points, -rate * weights
+
+
+class RestartedAdam(Steps):
+    """The authors' step: Adam's moments live on from update to update; its bias correction and rate restart.
+
+    The rate of step j within an update is ``step_size`` / j; the authors took the better of 0.1 and 0.5.
+    Adam makes every coordinate's step about as long as the rate, pixels and weights alike.
+    """
+
+    _BETA = (0.9, 0.999)
+    _EPSILON = 1e-8
+
+    def __init__(self, pseudocoreset: Pseudocoreset, step_size: float) -> None:
+        super().__init__()
+        self.step_size = _positive(step_size)
+        self._steps_in_update = 0
+        for name, like in (("points", pseudocoreset.points.flatten(1)), ("weights", pseudocoreset.probabilities)):
+            self.register_buffer(f"{name}_mean", torch.zeros_like(like))
+            self.register_buffer(f"{name}_square", torch.zeros_like(like))
+
+    def start_update(self) -> None:
+        """Restart the bias correction and the rate."""
+        self._steps_in_update = 0
+
+    def forward(self, points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        self._steps_in_update += 1
+        return self._displacement("points", points), self._displacement("weights", weights)
+
+    def _displacement(self, name: str, gradient: Tensor) -> Tensor:
+        mean, square = self.get_buffer(f"{name}_mean"), self.get_buffer(f"{name}_square")
+        first, second = self._BETA
+        mean.mul_(first).add_(gradient, alpha=1 - first)
+        square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        j = self._steps_in_update
+        root = (square / (1 - second**j)).sqrt_().add_(self._EPSILON)
+        return mean / root * (-self.step_size / j / (1 - first**j))
+
+
+def _positive(step_size: float) -> float:
+    if not step_size > 0:
+        raise ValueError(f"step_size must be positive, not {step_size}")
+    return step_size

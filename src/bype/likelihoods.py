@@ -1,0 +1,304 @@
+"""Likelihoods of an example given the decoder's output.
+
+All of them work on flat examples (..., d) and return nats per example, summed over the d dimensions.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bype.distributions import Randomness, standard_normal, uniform
+
+Range = tuple[float, float]
+
+PIXEL_RANGE: Range = (1 / 512, 1 - 1 / 512)
+"""The range of the pixels ``(byte + 0.5) / 256``."""
+
+QUANTISATION_VARIANCE = 1 / (12 * 256**2)
+"""The variance of rounding to one of 256 levels of [0, 1]: no byte says more about a pixel than this."""
+
+
+class Likelihood(nn.Module, ABC):
+    """A density or probability of an example x given the decoder's output, p(x | output).
+
+    Attributes
+    ----------
+    is_normalised
+        Whether ``exp(log_prob)`` integrates or sums to one over x. Where it does not, the value must not be
+        called a likelihood or be compared across likelihoods.
+    """
+
+    is_normalised = True
+
+    @abstractmethod
+    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
+        """Return nats per example (...) for ``x`` (..., d) and ``output`` (..., d), which broadcast."""
+
+    @abstractmethod
+    def mean(self, output: Tensor) -> Tensor:
+        """Return the expected example (..., d)."""
+
+    @abstractmethod
+    def sample(self, output: Tensor, *, generator: Randomness = None) -> Tensor:
+        """Draw an example (..., d), with the noise of the likelihood."""
+
+    def bits_per_dimension(self, log_prob: Tensor, num_dimensions: int, *, levels: int | None = None) -> Tensor:
+        """Turn nats per example into bits per dimension of data with a number of discrete ``levels``.
+
+        Parameters
+        ----------
+        log_prob
+            Nats per example under this likelihood.
+        num_dimensions
+            d, the dimensions of one example.
+        levels
+            For a density: how many levels of [0, 1] the data had before uniform noise dequantised them
+            (256 for bytes). Without dequantisation a density has no bits per dimension.
+        """
+        if not self.is_normalised:
+            raise ValueError(
+                f"{type(self).__name__} is not normalised, so it has no bits per dimension; "
+                f"train with DiscretisedLogistic, or with a Gaussian on dequantised data"
+            )
+        if levels is None:
+            raise ValueError(
+                f"{type(self).__name__} has bits per dimension only on dequantised data; "
+                f"if yours are, say how many levels they had, e.g. levels=256"
+            )
+        return (math.log(levels) - log_prob / num_dimensions) / math.log(2)
+
+
+class NaturalForm(NamedTuple):
+    """A likelihood that is linear in x, up to a term without z: log p(x | z) = <eta(z), x> - A(z) + h(x)."""
+
+    eta: Tensor
+    """(..., d), the natural parameter; also the part of the gradient in x that depends on z."""
+    log_partition: Tensor
+    """(...), the term A(z)."""
+
+
+class LinearLikelihood(Likelihood):
+    """A likelihood with sufficient statistic T(x) = x, which the pseudocoreset update can use in closed form.
+
+    Gaussians whose variance does not depend on z belong here, and the Bernoulli.
+    """
+
+    @abstractmethod
+    def natural_form(self, output: Tensor) -> NaturalForm:
+        """Return eta and A for each decoder output."""
+
+
+class _Normal(LinearLikelihood):
+    """What the Gaussian likelihoods share: a mean, clamped where the data have a range, and a variance."""
+
+    def __init__(self, mean_range: Range | None) -> None:
+        super().__init__()
+        if mean_range is not None and not mean_range[0] < mean_range[1]:
+            raise ValueError(f"mean_range must be (low, high) with low < high, not {mean_range}")
+        self.mean_range = mean_range
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """The variance, () or (d,)."""
+
+    def mean(self, output: Tensor) -> Tensor:
+        return output if self.mean_range is None else output.clamp(*self.mean_range)
+
+    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
+        variance = self.variance
+        squared = (x - self.mean(output)).square() / variance
+        return -0.5 * (squared + torch.log(2 * torch.pi * variance)).sum(-1)
+
+    def sample(self, output: Tensor, *, generator: Randomness = None) -> Tensor:
+        noise = standard_normal(output.shape, like=output, generator=generator)
+        return self.mean(output) + noise * self.variance.sqrt()
+
+    def natural_form(self, output: Tensor) -> NaturalForm:
+        mean = self.mean(output)
+        eta = mean / self.variance
+        return NaturalForm(eta, 0.5 * (eta * mean).sum(-1))
+
+
+class FixedGaussian(_Normal):
+    """Gaussian whose variance is given once and for all.
+
+    Parameters
+    ----------
+    variance
+        One number for every dimension.
+    mean_range
+        Clamps the decoder's output, as the paper's authors do; ``None`` for data without a range.
+
+    Examples
+    --------
+    >>> FixedGaussian(variance=1.0, mean_range=None).log_prob(torch.zeros(2), torch.zeros(2))
+    tensor(-1.8379)
+    """
+
+    def __init__(self, variance: float, mean_range: Range | None = PIXEL_RANGE) -> None:
+        super().__init__(mean_range)
+        if not variance > 0:
+            raise ValueError(f"variance must be positive, not {variance}")
+        self._variance = float(variance)
+
+    @property
+    def variance(self) -> Tensor:
+        # A scalar tensor takes on the device and dtype of what it meets.
+        return torch.tensor(self._variance, dtype=torch.float64)
+
+
+class SquaredError(FixedGaussian):
+    r"""The paper's reconstruction term, :math:`-\lVert x - \mu \rVert^2`, which is not normalised.
+
+    It is a Gaussian of variance 1/2 without its normaliser: ``FixedGaussian(0.5)`` is the same model, and its
+    log-likelihood is smaller by :math:`\frac{d}{2} \log \pi`. Every 'NLL' of the paper is on this scale.
+
+    Examples
+    --------
+    >>> x, output = torch.tensor([0.5, 0.5]), torch.tensor([0.5, 0.25])
+    >>> SquaredError().log_prob(x, output)
+    tensor(-0.0625)
+    """
+
+    is_normalised = False
+
+    def __init__(self, mean_range: Range | None = PIXEL_RANGE) -> None:
+        super().__init__(variance=0.5, mean_range=mean_range)
+
+    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
+        return -(x - self.mean(output)).square().sum(-1)
+
+
+class LearnedGaussian(_Normal):
+    """Gaussian whose variance is learned with the network, but does not depend on z.
+
+    Parameters
+    ----------
+    num_dimensions
+        d for a variance of each dimension's own, ``None`` for one that all share.
+    mean_range
+        Clamps the decoder's output; ``None`` for data without a range.
+    floor
+        The smallest variance. Without one, a pixel that never changes would drive its own to zero and the
+        density to infinity.
+
+    Examples
+    --------
+    >>> LearnedGaussian(mean_range=None).variance
+    tensor(1.0000, grad_fn=<AddBackward0>)
+    """
+
+    def __init__(
+        self,
+        num_dimensions: int | None = None,
+        mean_range: Range | None = PIXEL_RANGE,
+        floor: float = QUANTISATION_VARIANCE,
+    ) -> None:
+        super().__init__(mean_range)
+        if not floor > 0:
+            raise ValueError(f"floor must be positive, not {floor}")
+        self.floor = floor
+        self.log_excess = nn.Parameter(torch.zeros(() if num_dimensions is None else num_dimensions))
+
+    @property
+    def variance(self) -> Tensor:
+        return self.floor + self.log_excess.exp()
+
+
+class Bernoulli(LinearLikelihood):
+    """Independent bits, the decoder's output being their logits.
+
+    Normalised over x in {0, 1}. Fractional x, as in pseudo-data, are scored by the same formula.
+
+    Examples
+    --------
+    >>> Bernoulli().log_prob(torch.tensor([0.0, 1.0]), torch.zeros(2))
+    tensor(-1.3863)
+    """
+
+    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
+        return (x * output - F.softplus(output)).sum(-1)
+
+    def mean(self, output: Tensor) -> Tensor:
+        return output.sigmoid()
+
+    def sample(self, output: Tensor, *, generator: Randomness = None) -> Tensor:
+        threshold = uniform(output.shape, device=output.device, generator=generator)
+        return (threshold < output.double().sigmoid()).to(output.dtype)
+
+    def natural_form(self, output: Tensor) -> NaturalForm:
+        return NaturalForm(output, F.softplus(output).sum(-1))
+
+    def bits_per_dimension(self, log_prob: Tensor, num_dimensions: int, *, levels: int | None = None) -> Tensor:
+        raise ValueError("Bernoulli scores bits, not pixel levels; report its nats per example instead")
+
+
+class DiscretisedLogistic(Likelihood):
+    """Logistic density of a learned scale, summed over the bin of each level: a probability of bytes.
+
+    Level k of ``levels`` is the pixel (k + 0.5) / levels; the outermost bins reach to infinity. The scale is
+    shared by all dimensions and does not depend on z.
+
+    Parameters
+    ----------
+    levels
+        The number of pixel levels, 256 for bytes.
+    floor
+        The smallest scale. A tenth of a bin already puts all but 1% of the mass into one bin.
+
+    Examples
+    --------
+    >>> bytes_ = (torch.arange(256)[:, None] + 0.5) / 256
+    >>> DiscretisedLogistic().log_prob(bytes_, torch.tensor([0.3])).exp().sum()
+    tensor(1., grad_fn=<SumBackward0>)
+    """
+
+    def __init__(self, levels: int = 256, floor: float = 0.1 / 256) -> None:
+        super().__init__()
+        if levels < 2 or not floor > 0:
+            raise ValueError(f"levels must be at least 2 and floor positive, not {levels} and {floor}")
+        self.levels = levels
+        self.floor = floor
+        self.log_excess = nn.Parameter(torch.tensor(math.log(0.1)))
+
+    @property
+    def scale(self) -> Tensor:
+        """The scale of the logistic density, in units of the pixel range."""
+        return self.floor + self.log_excess.exp()
+
+    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
+        scale = self.scale
+        half_bin = 0.5 / self.levels
+        lower = (x - half_bin - output) / scale
+        upper = (x + half_bin - output) / scale
+        # sigmoid(b) - sigmoid(a) = sigmoid(b) sigmoid(-a) (1 - exp(a - b)), and b - a is the same for all bins.
+        below_upper, above_lower = F.logsigmoid(upper), F.logsigmoid(-lower)
+        inside = below_upper + above_lower + torch.log(-torch.expm1(-2 * half_bin / scale))
+        # The centres of the outermost bins are half a bin from 0 and 1; the next ones are three halves away.
+        log_mass = torch.where(x < 2 * half_bin, below_upper, torch.where(x > 1 - 2 * half_bin, above_lower, inside))
+        return log_mass.sum(-1)
+
+    def mean(self, output: Tensor) -> Tensor:
+        """Return the location of the logistic density, inside the pixel range.
+
+        It is the density's median too; clipping at the ends moves the true mean by at most about a scale.
+        """
+        half_bin = 0.5 / self.levels
+        return output.clamp(half_bin, 1 - half_bin)
+
+    def sample(self, output: Tensor, *, generator: Randomness = None) -> Tensor:
+        position = uniform(output.shape, device=output.device, generator=generator)
+        value = output + self.scale * torch.logit(position, eps=1e-12).to(output.dtype)
+        level = torch.floor(value * self.levels).clamp(0, self.levels - 1)
+        return (level + 0.5) / self.levels
+
+    def bits_per_dimension(self, log_prob: Tensor, num_dimensions: int, *, levels: int | None = None) -> Tensor:
+        """Turn nats per example into bits per dimension; the number of levels is the likelihood's own."""
+        if levels not in (None, self.levels):
+            raise ValueError(f"this likelihood has {self.levels} levels, not {levels}")
+        return -log_prob / (num_dimensions * math.log(2))

@@ -1,0 +1,101 @@
+"""What a model with one or several levels of latents offers to objectives, update rules and generation.
+
+Shape letters: ``K`` draws, ``B`` examples, ``D`` dimensions of the top latent, ``d`` numbers in one example.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from bype.distributions import DiagonalNormal, Distribution, Randomness
+from bype.likelihoods import Likelihood
+from bype.priors.base import Prior, TrainingBatch
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """K joint draws of all latents from the posterior of each of B examples."""
+
+    top: Tensor
+    """(K, B, D), the latents that the prior scores."""
+    log_posterior: dict[str, Tensor]
+    """Log q of each level, (K, B), by the level's name."""
+    log_conditional: dict[str, Tensor]
+    """Log p of each level below the top given the one above, (K, B)."""
+    output: Tensor
+    """(K, B, d), what the decoder makes of the draws."""
+
+
+class Posterior(ABC):
+    """q(latents | x) for a batch of examples, which were encoded once."""
+
+    top: DiagonalNormal
+    """q of the top level given x."""
+
+    @abstractmethod
+    def draw(self, num_samples: int, *, generator: Randomness = None) -> Draw:
+        """Draw all latents ``num_samples`` times for each example; gradients pass through."""
+
+    @abstractmethod
+    def mean_output(self) -> Tensor:
+        """Return the decoder's output (B, d) at the means of all levels."""
+
+
+class LatentModel(nn.Module, ABC):
+    """An encoder, a decoder, a likelihood and a prior on the top latent.
+
+    Parameters
+    ----------
+    data_shape
+        The shape of one example: (channels, height, width), or (features,).
+    likelihood
+        Of an example given the decoder's output.
+    prior
+        On the top latent.
+    """
+
+    top_level: str
+    """The name of the level that the prior scores."""
+
+    def __init__(self, data_shape: tuple[int, ...], likelihood: Likelihood, prior: Prior) -> None:
+        super().__init__()
+        self.data_shape = tuple(data_shape)
+        self.likelihood = likelihood
+        self.prior = prior
+
+    @abstractmethod
+    def encode(self, x: Tensor) -> DiagonalNormal:
+        """Return q(top latent | x) for examples (B, *data_shape)."""
+
+    @abstractmethod
+    def posterior(self, x: Tensor) -> Posterior:
+        """Return q(all latents | x) for examples (B, *data_shape)."""
+
+    @abstractmethod
+    def decode(self, top: Tensor, *, at_mean: bool = False, generator: Randomness = None) -> Tensor:
+        """Return the decoder's output (..., d) for top latents (..., D).
+
+        Levels below the top are drawn, once for each row, or put at their mean.
+        """
+
+    def prior_distribution(self, batch: TrainingBatch | None = None) -> Distribution:
+        """Return p(top latent): the one to evaluate and sample with, or the one to train ``batch`` with."""
+        distribution: Distribution = self.prior(self.encode, batch)
+        return distribution
+
+    def flatten(self, x: Tensor) -> Tensor:
+        """Turn examples (..., *data_shape) into rows (..., d)."""
+        if x.shape[-len(self.data_shape) :] != self.data_shape:
+            raise ValueError(f"this model takes examples of shape {self.data_shape}, not {tuple(x.shape[1:])}")
+        return x.flatten(-len(self.data_shape))
+
+    def unflatten(self, rows: Tensor) -> Tensor:
+        """Turn rows (..., d) into examples (..., *data_shape)."""
+        return rows.reshape(*rows.shape[:-1], *self.data_shape)
+
+
+def decode_rows(decoder: nn.Module, *latents: Tensor) -> Tensor:
+    """Call a decoder that takes (rows, D) with latents (..., D) and return its outputs flat, (..., d)."""
+    output: Tensor = decoder(*(latent.flatten(0, -2) for latent in latents))
+    return output.reshape(*latents[0].shape[:-1], -1)

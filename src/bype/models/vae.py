@@ -1,0 +1,75 @@
+"""The VAE with one level of latents."""
+
+from torch import Tensor, nn
+
+from bype.distributions import DiagonalNormal, Randomness
+from bype.likelihoods import Likelihood
+from bype.models.base import Draw, LatentModel, Posterior, decode_rows
+from bype.priors.base import Prior
+
+
+class VAE(LatentModel):
+    """One level of latents, z. Any encoder and decoder fit.
+
+    Parameters
+    ----------
+    data_shape, likelihood, prior
+        As for :class:`LatentModel`.
+    encoder
+        Maps examples (B, *data_shape) to a mean and a log-variance, (B, D) each.
+    decoder
+        Maps latents (B, D) to (B, *data_shape): what the likelihood takes.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bype.likelihoods import FixedGaussian
+    >>> from bype.priors import GaussianPrior
+    >>> class Encoder(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.mean, self.log_variance = nn.Linear(6, 2), nn.Linear(6, 2)
+    ...     def forward(self, x):
+    ...         return self.mean(x), self.log_variance(x)
+    >>> model = VAE((6,), FixedGaussian(1.0, mean_range=None), GaussianPrior(2), Encoder(), nn.Linear(2, 6))
+    >>> model.posterior(torch.rand(5, 6)).draw(num_samples=3).top.shape
+    torch.Size([3, 5, 2])
+    """
+
+    top_level = "z"
+
+    def __init__(
+        self,
+        data_shape: tuple[int, ...],
+        likelihood: Likelihood,
+        prior: Prior,
+        encoder: nn.Module,
+        decoder: nn.Module,
+    ) -> None:
+        super().__init__(data_shape, likelihood, prior)
+        self.encoder = encoder
+        self.decoder = decoder
+
+    def encode(self, x: Tensor) -> DiagonalNormal:
+        return DiagonalNormal(*self.encoder(x))
+
+    def posterior(self, x: Tensor) -> "VAEPosterior":
+        return VAEPosterior(self, self.encode(x))
+
+    def decode(self, top: Tensor, *, at_mean: bool = False, generator: Randomness = None) -> Tensor:
+        return decode_rows(self.decoder, top)
+
+
+class VAEPosterior(Posterior):
+    """q(z | x)."""
+
+    def __init__(self, model: VAE, top: DiagonalNormal) -> None:
+        self._model = model
+        self.top = top
+
+    def draw(self, num_samples: int, *, generator: Randomness = None) -> Draw:
+        z = self.top.sample((num_samples,), generator=generator)
+        return Draw(z, {"z": self.top.log_prob(z)}, {}, self._model.decode(z))
+
+    def mean_output(self) -> Tensor:
+        return self._model.decode(self.top.mean)

@@ -1,0 +1,194 @@
+"""The evidence lower bound by named terms, and the importance-weighted bound.
+
+Shape letters: ``K`` draws, ``B`` examples. All values are nats per example.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bype.distributions import Distribution, Randomness
+from bype.models.base import LatentModel, Posterior
+from bype.priors.base import TrainingBatch
+
+
+@dataclass(frozen=True, eq=False)
+class ELBOTerms:
+    """The evidence lower bound of each example of a batch, term by term."""
+
+    reconstruction: Tensor
+    """(B,), log p(x | latents); on the likelihood's own scale, which may be unnormalised."""
+    kl: dict[str, Tensor]
+    """Level by level, the top first: (B,), log q - log p at one draw. It is an estimate and may be negative."""
+    beta: float = 1.0
+    """The weight of the KL terms in the loss."""
+
+    @property
+    def total_kl(self) -> Tensor:
+        """(B,), the KL terms of all levels together."""
+        return torch.stack(list(self.kl.values())).sum(0)
+
+    @property
+    def elbo(self) -> Tensor:
+        """(B,), the bound itself, whatever beta is."""
+        return self.reconstruction - self.total_kl
+
+    @property
+    def loss(self) -> Tensor:
+        """What training minimises: the mean over the batch of -reconstruction + beta * KL."""
+        return (self.beta * self.total_kl - self.reconstruction).mean()
+
+
+class ELBO(nn.Module):
+    """The objective of the paper, Eq. 13, as a module around a model.
+
+    Everything that a training step differentiates, the prior's own encodings included, happens in this one
+    forward pass, so that it can be wrapped as a whole.
+
+    Examples
+    --------
+    >>> from bype.models import mlp_vae
+    >>> from bype.priors import GaussianPrior
+    >>> terms = ELBO(mlp_vae((1, 28, 28), GaussianPrior(40)))(torch.rand(5, 1, 28, 28))
+    >>> terms.elbo.shape, list(terms.kl)
+    (torch.Size([5]), ['z'])
+    """
+
+    def __init__(self, model: LatentModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        indices: Tensor | None = None,
+        prior: Distribution | None = None,
+        beta: float = 1.0,
+        generator: Randomness = None,
+        prior_generator: Randomness = None,
+    ) -> ELBOTerms:
+        """Return the terms for examples (B, *data_shape), with one draw of the latents each.
+
+        Parameters
+        ----------
+        x
+            The examples.
+        indices
+            In training: the rows of the training set that they are, so that the prior can leave them out.
+        prior
+            In evaluation: what ``model.prior_distribution()`` returned, to compute it once for many batches.
+        beta
+            The weight of the KL terms in the loss.
+        generator
+            For the draws of the latents.
+        prior_generator
+            For what the prior draws in a training step.
+        """
+        posterior = self.model.posterior(x)
+        if prior is None:
+            batch = None
+            if indices is not None:
+                batch = TrainingBatch(indices, posterior.top.mean.detach(), prior_generator)
+            prior = self.model.prior_distribution(batch)
+        terms = _scored_draws(self.model, x, posterior, prior, 1, generator)
+        return ELBOTerms(terms.reconstruction[0], {level: kl[0] for level, kl in terms.kl.items()}, beta)
+
+
+def _scored_draws(
+    model: LatentModel,
+    x: Tensor,
+    posterior: Posterior,
+    prior: Distribution,
+    num_samples: int,
+    generator: Randomness,
+) -> ELBOTerms:
+    """Return the terms of ``num_samples`` draws, (K, B) each: their ``elbo`` is the log importance weight."""
+    draw = posterior.draw(num_samples, generator=generator)
+    log_prior = {model.top_level: prior.log_prob(draw.top), **draw.log_conditional}
+    return ELBOTerms(
+        reconstruction=model.likelihood.log_prob(model.flatten(x), draw.output),
+        kl={level: log_q - log_prior[level] for level, log_q in draw.log_posterior.items()},
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class ImportanceWeightedBound:
+    """An estimate of log p(x) for each example of a batch, low by less the more samples it takes."""
+
+    log_likelihood: Tensor
+    """(B,), the log of the mean importance weight; on the likelihood's own scale."""
+    effective_sample_size: Tensor
+    """(B,), between 1 and ``num_samples``: how many equal weights would do as well."""
+    num_samples: int
+
+    @property
+    def monte_carlo_error(self) -> Tensor:
+        """(B,), the standard error of ``log_likelihood`` over redraws, to first order."""
+        return (1 / self.effective_sample_size - 1 / self.num_samples).clamp_min(0).sqrt()
+
+
+@torch.no_grad()
+def importance_weighted_bound(
+    model: LatentModel,
+    x: Tensor,
+    num_samples: int,
+    *,
+    prior: Distribution | None = None,
+    max_rows: int = 4096,
+    generator: Randomness = None,
+) -> ImportanceWeightedBound:
+    r"""Estimate :math:`\log p(x)` by :math:`\log \frac1K \sum_k p(x, z_k) / q(z_k \mid x)`.
+
+    Examples are encoded once. Draws are made and decoded in chunks and only their running sums are kept.
+
+    Parameters
+    ----------
+    model, x
+        The model and the examples (B, *data_shape).
+    num_samples
+        K; the paper takes 5,000.
+    prior
+        What ``model.prior_distribution()`` returned, to compute it once for many batches.
+    max_rows
+        At most this many latents are decoded at once (but at least one of each example).
+    generator
+        For the draws of the latents.
+
+    References
+    ----------
+    Y. Burda, R. Grosse and R. Salakhutdinov, Importance Weighted Autoencoders, ICLR 2016.
+    """
+    if num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1, not {num_samples}")
+    prior = model.prior_distribution() if prior is None else prior
+    posterior = model.posterior(x)
+    log_sum = log_sum_of_squares = torch.full(x.shape[:1], -torch.inf, dtype=torch.float64, device=x.device)
+    step = max(1, max_rows // max(1, len(x)))
+    for first in range(0, num_samples, step):
+        count = min(step, num_samples - first)
+        log_weight = _scored_draws(model, x, posterior, prior, count, generator).elbo.double()
+        log_sum = torch.logaddexp(log_sum, log_weight.logsumexp(0))
+        log_sum_of_squares = torch.logaddexp(log_sum_of_squares, (2 * log_weight).logsumexp(0))
+    return ImportanceWeightedBound(
+        log_likelihood=log_sum - math.log(num_samples),
+        effective_sample_size=(2 * log_sum - log_sum_of_squares).exp(),
+        num_samples=num_samples,
+    )
+
+
+def kl_weight(progress: float, warm_up: float) -> float:
+    """Return beta, which grows linearly to 1 while ``progress`` grows to ``warm_up`` (in the same unit).
+
+    The paper counts epochs from 1 and warms up over 100.
+
+    Examples
+    --------
+    >>> [kl_weight(epoch, warm_up=100) for epoch in (1, 50, 100, 300)]
+    [0.01, 0.5, 1.0, 1.0]
+    """
+    if warm_up < 0 or progress < 0:
+        raise ValueError(f"progress and warm_up must not be negative, not {progress} and {warm_up}")
+    return 1.0 if progress >= warm_up else progress / warm_up

@@ -1,0 +1,22 @@
+"""Priors over the latent space. Each is a module whose forward returns one distribution."""
+
+from bype.priors.base import Encode, ExampleSource, Prior, TensorSource, TrainingBatch
+from bype.priors.exemplar import ExemplarPrior, NearestExemplarPrior
+from bype.priors.gaussian import GaussianPrior
+from bype.priors.pseudocoreset import Pseudocoreset, PseudocoresetPrior, project_to_simplex
+from bype.priors.vamp import VampPrior
+
+__all__ = [
+    "Encode",
+    "ExampleSource",
+    "ExemplarPrior",
+    "GaussianPrior",
+    "NearestExemplarPrior",
+    "Prior",
+    "Pseudocoreset",
+    "PseudocoresetPrior",
+    "TensorSource",
+    "TrainingBatch",
+    "VampPrior",
+    "project_to_simplex",
+]

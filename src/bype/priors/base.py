@@ -1,0 +1,115 @@
+"""What all priors have in common: the contract, and encoding many examples in little memory."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from bype.distributions import DiagonalNormal, Distribution, Randomness
+
+Encode = Callable[[Tensor], DiagonalNormal]
+"""The model's encoder, q(z | x) for a batch of examples; for two levels, the top one."""
+
+_CHUNK_ROWS = 512
+"""How many examples are encoded at once; the activations of more are not held together."""
+
+
+class ExampleSource(Protocol):
+    """Where examples come from: a data set that is read by row number and never held as a whole."""
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+
+    def take(self, indices: Tensor) -> Tensor:
+        """Return the examples (len(indices), *data_shape), as the model is to see them."""
+
+
+@dataclass(frozen=True, eq=False)
+class TensorSource:
+    """Examples (N, *data_shape) that fit in memory, as an :class:`ExampleSource`."""
+
+    examples: Tensor
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def take(self, indices: Tensor) -> Tensor:
+        """Return the examples with these row numbers."""
+        return self.examples[indices]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingBatch:
+    """What a prior may know of the batch that it will score in a training step.
+
+    Parameters
+    ----------
+    indices
+        (B,), the rows of the training set that the batch holds.
+    means
+        (B, D), where the encoder puts them now, without gradient.
+    generator
+        For what the prior draws at random in this step.
+    """
+
+    indices: Tensor
+    means: Tensor
+    generator: Randomness = None
+
+
+class Prior(nn.Module, ABC):
+    """A distribution over the latent space that may depend on the encoder.
+
+    The encoder is handed to ``forward`` and never stored, so a prior has only the state that is its own.
+    """
+
+    @abstractmethod
+    def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> Distribution:
+        """Return p(z): the one to evaluate and sample with, or the one to train ``batch`` with."""
+
+
+def encode_source(encode: Encode, source: ExampleSource, device: torch.device) -> DiagonalNormal:
+    """Encode every example of a source, a chunk at a time.
+
+    Where a gradient is wanted and there are several chunks, each is read and encoded again for it, so that
+    no more than one chunk's pixels and activations are in memory.
+    """
+
+    def encode_rows(first: int) -> tuple[Tensor, Tensor]:
+        rows = torch.arange(first, min(first + _CHUNK_ROWS, len(source)))
+        posterior = encode(source.take(rows).to(device))
+        return posterior.mean, posterior.log_variance
+
+    if len(source) > _CHUNK_ROWS and torch.is_grad_enabled():
+        chunks = [checkpoint(encode_rows, first, use_reentrant=False) for first in range(0, len(source), _CHUNK_ROWS)]
+    else:
+        chunks = [encode_rows(first) for first in range(0, len(source), _CHUNK_ROWS)]
+    means, log_variances = zip(*chunks, strict=True)
+    return DiagonalNormal(torch.cat(means), torch.cat(log_variances))
+
+
+def draw_rows(total: int, count: int, *, replace: bool, generator: Randomness = None) -> Tensor:
+    """Draw row numbers below ``total`` uniformly, in memory of the order of ``count``.
+
+    They come back on the CPU, where row numbers are used.
+    """
+
+    def draw(number: int) -> Tensor:
+        device = torch.device("cpu") if generator is None else generator.device
+        return torch.randint(total, (number,), generator=generator, device=device).cpu()
+
+    if replace:
+        return draw(count)
+    if not count <= total:
+        raise ValueError(f"cannot draw {count} different examples from {total}; ask for at most {total}")
+    if 2 * count > total:
+        device = torch.device("cpu") if generator is None else generator.device
+        return torch.randperm(total, generator=generator, device=device)[:count].cpu()
+    seen: dict[int, None] = {}
+    while len(seen) < count:  # each round finds more than half of what is missing
+        seen.update(dict.fromkeys(draw(count - len(seen)).tolist()))
+    return torch.tensor(list(seen))

@@ -1,0 +1,120 @@
+"""The Exemplar prior: a mixture around the training examples themselves."""
+
+import torch
+from torch import Tensor, nn
+
+from bype.distributions import LeaveOneOutMixture, NormalMixture
+from bype.priors.base import Encode, ExampleSource, Prior, TrainingBatch, draw_rows, encode_source
+
+
+class ExemplarPrior(Prior):
+    r"""Equal mixture around the latent means of training examples, with one learned variance (Eq. 2).
+
+    .. math:: p(z) = \frac1N \sum_n N(z \mid \mu(x_n), \sigma^2 I)
+
+    In a training step a fresh uniform subset stands for all, drawn with replacement, and each example of the
+    batch leaves itself out. To evaluate and sample, all training examples count.
+
+    Parameters
+    ----------
+    source
+        The training examples; they are read by row, never held.
+    num_exemplars
+        The size of the subset drawn in each training step.
+
+    References
+    ----------
+    S. Norouzi, D. Fleet and M. Norouzi, Exemplar VAE, NeurIPS 2020.
+    """
+
+    def __init__(self, source: ExampleSource, num_exemplars: int) -> None:
+        super().__init__()
+        if len(source) < 2:
+            raise ValueError("an exemplar prior needs at least two examples, since each one leaves itself out")
+        self.source = source
+        self.num_exemplars = num_exemplars
+        self.log_variance = nn.Parameter(torch.randn(()))
+
+    def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
+        device = self.log_variance.device
+        if batch is None:
+            means = encode_source(encode, self.source, device).mean
+            return NormalMixture(means, self.log_variance, means.new_zeros(len(means)))
+        ids = draw_rows(len(self.source), self.num_exemplars, replace=True, generator=batch.generator)
+        means = encode_source(encode, _Rows(self.source, ids), device).mean
+        return self._leave_one_out(means, ids, batch)
+
+    def _leave_one_out(self, means: Tensor, ids: Tensor, batch: TrainingBatch) -> LeaveOneOutMixture:
+        device = means.device
+        equal = means.new_zeros(len(means))
+        return LeaveOneOutMixture(means, self.log_variance, equal, ids.to(device), batch.indices.to(device))
+
+
+class NearestExemplarPrior(ExemplarPrior):
+    """The Exemplar prior with a cache of latent means, to train with many exemplars.
+
+    In a training step only the exemplars nearest to the batch are encoded, with gradient, and the cache keeps
+    their new means: of the subset drawn, the ``num_neighbours`` nearest to each example of the batch by cached
+    mean, itself left out. Every example is scored against the union of them all, in equal parts. That leaves
+    out the far exemplars' mass and the size of the subset, so the value is not the exact prior's: use it to
+    train, as the authors of the Exemplar VAE did. Evaluation is exact.
+
+    Parameters
+    ----------
+    source, num_exemplars
+        As for :class:`ExemplarPrior`.
+    latent_dim
+        D; the cache takes N x D numbers.
+    num_neighbours
+        How many exemplars each example of the batch brings.
+    """
+
+    cache: Tensor
+    is_cached: Tensor
+
+    def __init__(self, source: ExampleSource, num_exemplars: int, latent_dim: int, num_neighbours: int = 10) -> None:
+        super().__init__(source, num_exemplars)
+        self.num_neighbours = num_neighbours
+        self.register_buffer("cache", torch.zeros(len(source), latent_dim))
+        self.register_buffer("is_cached", torch.tensor(False))
+
+    @torch.no_grad()
+    def refresh(self, encode: Encode) -> None:
+        """Encode every example into the cache. The first training step does so by itself."""
+        self.cache.copy_(encode_source(encode, self.source, self.cache.device).mean)
+        self.is_cached.fill_(True)
+
+    def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
+        if batch is None:
+            return super().forward(encode)
+        if not self.is_cached:
+            self.refresh(encode)
+        drawn = torch.unique(draw_rows(len(self.source), self.num_exemplars, replace=True, generator=batch.generator))
+        ids = drawn[self._nearest(drawn, batch)]
+        means = encode_source(encode, _Rows(self.source, ids), self.cache.device).mean
+        self.cache[ids] = means.detach()
+        return self._leave_one_out(means, ids, batch)
+
+    @torch.no_grad()
+    def _nearest(self, candidates: Tensor, batch: TrainingBatch) -> Tensor:
+        """Return the positions in ``candidates`` that are among the nearest to some example of the batch."""
+        device = self.cache.device
+        distance_BC = torch.cdist(batch.means.to(device), self.cache[candidates])
+        distance_BC[batch.indices[:, None].to(device) == candidates.to(device)] = torch.inf
+        count = min(self.num_neighbours, len(candidates))
+        nearest: Tensor = torch.unique(distance_BC.topk(count, largest=False).indices)
+        return nearest.cpu()
+
+
+class _Rows:
+    """Some rows of a source, as a source."""
+
+    def __init__(self, source: ExampleSource, rows: Tensor) -> None:
+        self._source = source
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self, indices: Tensor) -> Tensor:
+        return self._source.take(self._rows[indices])

@@ -1,0 +1,144 @@
+"""The pseudocoreset and the prior of ByPE-VAE that stands on it."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from bype.distributions import NormalMixture, Randomness
+from bype.priors.base import Encode, ExampleSource, Prior, TensorSource, TrainingBatch, draw_rows, encode_source
+
+
+def project_to_simplex(weights: Tensor, total: float) -> Tensor:
+    r"""Return the nearest point to ``weights`` (M,) in :math:`\{w \ge 0, \sum_m w_m = \text{total}\}`.
+
+    Where all stay positive this adds the same amount to every weight, as Algorithm 2 of the paper does.
+
+    Examples
+    --------
+    >>> project_to_simplex(torch.tensor([3.0, 1.0, -1.0]), total=3.0)
+    tensor([2.5000, 0.5000, 0.0000])
+    """
+    weights = weights - weights.max()  # the answer is the same, and no large number swallows the total
+    descending = weights.sort(descending=True).values
+    excess = (descending.cumsum(0) - total) / torch.arange(1, len(weights) + 1, device=weights.device)
+    num_positive = int((descending > excess).sum())
+    return (weights - excess[num_positive - 1]).clamp_min(0)
+
+
+class Pseudocoreset(nn.Module):
+    r"""A small weighted set of pseudo-data (U, w) that stands for N examples.
+
+    Its invariants hold at all times: weights are non-negative and sum to N, points are finite and inside the
+    data's range. Weights are kept as probabilities w / N in float64, whatever dtype the model is cast to.
+
+    Parameters
+    ----------
+    points
+        (M, *data_shape), the pseudo-data u_m.
+    total
+        N, the number of examples that they stand for.
+    weights
+        (M,), projected onto the simplex; equal ones if left out.
+    data_range
+        Points are clamped into it; ``None`` for data without a range.
+
+    Examples
+    --------
+    >>> pseudocoreset = Pseudocoreset(torch.rand(4, 1, 28, 28), total=1000)
+    >>> pseudocoreset.weights
+    tensor([250., 250., 250., 250.], dtype=torch.float64)
+    """
+
+    points: Tensor
+    probabilities: Tensor
+    _total: Tensor
+
+    def __init__(
+        self,
+        points: Tensor,
+        total: int,
+        weights: Tensor | None = None,
+        data_range: tuple[float, float] | None = (0.0, 1.0),
+    ) -> None:
+        super().__init__()
+        if total < 1 or len(points) < 1:
+            raise ValueError(f"a pseudocoreset needs points and a positive total, not {len(points)} and {total}")
+        self.data_range = data_range
+        self.register_buffer("points", torch.empty_like(points))
+        self.register_buffer("probabilities", torch.empty(len(points), dtype=torch.float64))
+        self.register_buffer("_total", torch.tensor(total))
+        self.assign(points, torch.full((len(points),), total / len(points)) if weights is None else weights)
+
+    @classmethod
+    def from_source(
+        cls,
+        source: ExampleSource,
+        size: int,
+        data_range: tuple[float, float] | None = (0.0, 1.0),
+        *,
+        generator: Randomness = None,
+    ) -> Self:
+        """Start at ``size`` different examples of ``source``, drawn uniformly, with equal weights (Algorithm 2)."""
+        rows = draw_rows(len(source), size, replace=False, generator=generator)
+        return cls(source.take(rows), len(source), data_range=data_range)
+
+    @property
+    def total(self) -> int:
+        """N, the number of examples that the weights add up to."""
+        return int(self._total)
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights w (M,) in float64; they sum to N."""
+        return self.probabilities * self.total
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @torch.no_grad()
+    def assign(self, points: Tensor, weights: Tensor) -> None:
+        """Replace points and weights by the nearest ones that keep the invariants."""
+        if points.shape != self.points.shape or weights.shape != self.probabilities.shape:
+            raise ValueError(
+                f"points and weights must stay {tuple(self.points.shape)} and {tuple(self.probabilities.shape)}, "
+                f"not {tuple(points.shape)} and {tuple(weights.shape)}"
+            )
+        if not (points.isfinite().all() and weights.isfinite().all()):
+            raise ValueError("points or weights are not finite; a smaller step size may help")
+        self.points.copy_(points if self.data_range is None else points.clamp(*self.data_range))
+        weights = project_to_simplex(weights.double(), self.total)
+        self.probabilities.copy_(weights / weights.sum())
+
+    def extra_repr(self) -> str:
+        """Describe the set for ``print``."""
+        size = math.prod(self.points.shape[1:])
+        return f"{len(self)} points of {size} numbers stand for {self.total} examples"
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        probabilities = self.probabilities
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.probabilities = probabilities.to(self.points.device)
+        return self
+
+
+class PseudocoresetPrior(Prior):
+    r"""The prior of ByPE-VAE: a weighted mixture around the latent means of a pseudocoreset (Eq. 9 to 12).
+
+    .. math:: p(z \mid U, w) = \sum_m \frac{w_m}{N} N(z \mid \mu(u_m), \sigma^2 I)
+
+    One learned variance is shared by all components. The points and weights are no parameters: a rule of
+    :mod:`bype.coreset` moves them.
+    """
+
+    def __init__(self, pseudocoreset: Pseudocoreset) -> None:
+        super().__init__()
+        self.pseudocoreset = pseudocoreset
+        self.log_variance = nn.Parameter(torch.randn(()))
+
+    def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
+        points = self.pseudocoreset.points
+        means = encode_source(encode, TensorSource(points), points.device).mean
+        return NormalMixture(means, self.log_variance, self.pseudocoreset.probabilities.log())

@@ -1,0 +1,129 @@
+"""What every prior must do, checked for all of them by the same tests."""
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from bype.distributions import DiagonalNormal
+from bype.priors import (
+    ExemplarPrior,
+    GaussianPrior,
+    NearestExemplarPrior,
+    Prior,
+    Pseudocoreset,
+    PseudocoresetPrior,
+    TensorSource,
+    TrainingBatch,
+    VampPrior,
+)
+
+LATENT_DIM = 2
+EXAMPLES = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+class Encoder(nn.Module):
+    """A small smooth encoder with different variances everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = nn.Linear(3, LATENT_DIM)
+        self.log_variance = nn.Linear(3, LATENT_DIM)
+
+    def forward(self, x: Tensor) -> DiagonalNormal:
+        return DiagonalNormal(2 * self.mean(x), self.log_variance(x) - 1)
+
+
+def pseudocoreset_prior() -> Prior:
+    weights = torch.rand(8, generator=torch.Generator().manual_seed(1)).index_fill(0, torch.tensor([2, 5]), 0.0)
+    return PseudocoresetPrior(Pseudocoreset(EXAMPLES[:8], total=30, weights=30 * weights / weights.sum()))
+
+
+PRIORS = {
+    "Gaussian": lambda: GaussianPrior(LATENT_DIM),
+    "VampPrior": lambda: VampPrior(EXAMPLES[:8]),
+    "Exemplar": lambda: ExemplarPrior(TensorSource(EXAMPLES), num_exemplars=10),
+    "Exemplar, nearest": lambda: NearestExemplarPrior(TensorSource(EXAMPLES), 20, LATENT_DIM, num_neighbours=3),
+    "pseudocoreset": pseudocoreset_prior,
+}
+
+
+@pytest.fixture(params=PRIORS, ids=list(PRIORS))
+def prior(request) -> Prior:
+    torch.manual_seed(4)
+    return PRIORS[request.param]().double()
+
+
+@pytest.fixture
+def encode() -> Encoder:
+    torch.manual_seed(5)
+    return Encoder().double()
+
+
+def training_batch(encode: Encoder, seed: int = 0) -> TrainingBatch:
+    indices = torch.tensor([3, 11, 29])
+    means = encode(EXAMPLES[indices]).mean.detach()
+    return TrainingBatch(indices, means, torch.Generator().manual_seed(seed))
+
+
+def test_samples_fit_the_density_and_its_mass_is_one(prior, encode):
+    """A grid of cells: their mass by quadrature of ``log_prob`` alone, their counts by ``sample`` alone."""
+    low, high, num_cells, points_per_cell = -8.0, 8.0, 40, 8
+    width = (high - low) / num_cells
+    with torch.no_grad():
+        distribution = prior(encode)
+        fine = low + (torch.arange(num_cells * points_per_cell, dtype=torch.float64) + 0.5) * width / points_per_cell
+        grid = torch.cartesian_prod(fine, fine)
+        density = distribution.log_prob(grid).exp().reshape(num_cells, points_per_cell, num_cells, points_per_cell)
+        mass = density.mean((1, 3)) * width**2
+        drawn = distribution.sample((20_000,), generator=torch.Generator().manual_seed(6))
+    assert mass.sum().item() == pytest.approx(1, abs=1e-5)  # what lies outside the grid
+
+    cells = ((drawn - low) / width).floor().long()
+    counts = torch.zeros(num_cells, num_cells, dtype=torch.float64)
+    counts.index_put_((cells[:, 0], cells[:, 1]), torch.ones(len(cells), dtype=torch.float64), accumulate=True)
+    expected = mass / mass.sum() * len(drawn)
+    frequent = expected >= 5  # where the chi-square approximation holds; the rest is one cell more
+    observed = [*counts[frequent].tolist(), counts[~frequent].sum().item()]
+    predicted = [*expected[frequent].tolist(), expected[~frequent].sum().item()]
+    assert stats.chisquare(observed, predicted).pvalue > 1e-3
+
+
+def test_log_prob_keeps_leading_dimensions(prior, encode):
+    z = torch.randn(4, 3, LATENT_DIM, dtype=torch.float64)
+    for distribution in (prior(encode), prior(encode, training_batch(encode))):
+        log_prob = distribution.log_prob(z)
+        assert log_prob.shape == (4, 3)
+        torch.testing.assert_close(log_prob[2], distribution.log_prob(z[2]))
+    assert prior(encode).sample((5, 2)).shape == (5, 2, LATENT_DIM)
+
+
+def test_the_same_generator_gives_the_same_distribution_and_samples(prior, encode):
+    z = torch.randn(3, LATENT_DIM, dtype=torch.float64)
+    first, second = (prior(encode, training_batch(encode, seed=9)).log_prob(z) for _ in range(2))
+    assert torch.equal(first, second)
+    one, two = (prior(encode).sample((7,), generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    assert torch.equal(one, two)
+
+
+def test_training_gradients_reach_the_encoder_and_the_priors_own_parameters(prior, encode):
+    z = torch.randn(3, LATENT_DIM, dtype=torch.float64, requires_grad=True)
+    prior(encode, training_batch(encode)).log_prob(z).sum().backward()
+    assert z.grad.isfinite().all()
+    own = list(prior.parameters())
+    assert bool(own) == (not isinstance(prior, GaussianPrior))
+    for parameter in [*own, encode.mean.weight] if own else []:
+        assert parameter.grad.isfinite().all()
+        assert (parameter.grad != 0).any()
+
+
+def test_state_survives_saving(prior, encode):
+    prior(encode, training_batch(encode))  # fills caches
+    state = {name: tensor.clone() for name, tensor in prior.state_dict().items()}
+    z = torch.randn(3, LATENT_DIM, dtype=torch.float64)
+    expected = prior(encode).log_prob(z)
+    with torch.no_grad():
+        for parameter in prior.parameters():
+            parameter.add_(1.0)
+    prior.load_state_dict(state)
+    torch.testing.assert_close(prior(encode).log_prob(z), expected)

@@ -1,0 +1,251 @@
+"""What is particular to each prior."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bype.distributions import DiagonalNormal
+from bype.priors import (
+    ExemplarPrior,
+    NearestExemplarPrior,
+    Pseudocoreset,
+    PseudocoresetPrior,
+    TensorSource,
+    TrainingBatch,
+    VampPrior,
+    base,
+    project_to_simplex,
+)
+
+F64 = torch.float64
+EXAMPLES = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=F64)
+
+
+def encode(x: Tensor) -> DiagonalNormal:
+    flat = x.flatten(1)
+    return DiagonalNormal(torch.sin(3 * flat[:, :2]), flat[:, 1:3] - 2)
+
+
+def naive_log_prob(z: Tensor, examples: Tensor, log_variance: Tensor) -> Tensor:
+    densities = [DiagonalNormal(encode(x[None]).mean[0], log_variance.expand(2)).log_prob(z).exp() for x in examples]
+    return torch.stack(densities).mean(0).log()
+
+
+def test_exemplar_evaluates_with_all_examples():
+    prior = ExemplarPrior(TensorSource(EXAMPLES), num_exemplars=5).double()
+    z = torch.randn(4, 2, dtype=F64)
+    torch.testing.assert_close(prior(encode).log_prob(z), naive_log_prob(z, EXAMPLES, prior.log_variance))
+
+
+def test_exemplar_trains_with_a_fresh_subset_and_leaves_each_example_out():
+    prior = ExemplarPrior(TensorSource(EXAMPLES), num_exemplars=25).double()
+    indices = torch.tensor([0, 7, 7, 29])
+    z = torch.randn(4, 2, dtype=F64)
+    generator = torch.Generator().manual_seed(3)
+    batch = TrainingBatch(indices, z, generator)
+    subsets = []
+    for _ in range(2):
+        mixture = prior(encode, batch)
+        subsets.append(mixture.component_ids.tolist())
+        expected = torch.stack(
+            [
+                naive_log_prob(row, EXAMPLES[[i for i in subsets[-1] if i != own]], prior.log_variance)
+                for row, own in zip(z, indices.tolist(), strict=True)
+            ]
+        )
+        torch.testing.assert_close(mixture.log_prob(z), expected)
+    assert len(subsets[0]) == 25
+    assert subsets[0] != subsets[1]
+    assert any(i in subsets[0] for i in (0, 7, 29))  # or the test would not see leaving out
+    assert len(set(subsets[0])) < 25  # drawn with replacement
+
+
+def test_equal_points_and_weights_make_exemplar_and_pseudocoreset_priors_one_density():
+    exemplar = ExemplarPrior(TensorSource(EXAMPLES), num_exemplars=5).double()
+    pseudocoreset = PseudocoresetPrior(Pseudocoreset(EXAMPLES, total=30)).double()
+    with torch.no_grad():
+        pseudocoreset.log_variance.copy_(exemplar.log_variance)
+    z = torch.randn(50, 2, dtype=F64)
+    torch.testing.assert_close(exemplar(encode).log_prob(z), pseudocoreset(encode).log_prob(z), rtol=0, atol=1e-12)
+
+
+def test_pseudocoreset_prior_is_equation_12():
+    weights = torch.tensor([20.0, 0.0, 10.0], dtype=F64)
+    prior = PseudocoresetPrior(Pseudocoreset(EXAMPLES[:3], total=30, weights=weights)).double()
+    z = torch.randn(5, 2, dtype=F64)
+    sigma = torch.exp(prior.log_variance / 2)
+    means = encode(EXAMPLES[:3]).mean
+    squared = ((z[:, None] - means) ** 2).sum(-1)
+    expected = (
+        -2 * torch.log(math.sqrt(2 * math.pi) * sigma)
+        - math.log(30)
+        + torch.log((weights * torch.exp(-squared / (2 * sigma**2))).sum(1))
+    )
+    torch.testing.assert_close(prior(encode).log_prob(z), expected)
+
+
+def test_nearest_exemplars_equal_the_naive_union():
+    prior = NearestExemplarPrior(TensorSource(EXAMPLES), num_exemplars=1000, latent_dim=2, num_neighbours=3).double()
+    indices = torch.tensor([4, 20])
+    means = encode(EXAMPLES[indices]).mean
+    mixture = prior(encode, TrainingBatch(indices, means, torch.Generator().manual_seed(0)))
+    latent = encode(EXAMPLES).mean
+    union = set()
+    for own in indices.tolist():
+        distance = ((latent - latent[own]) ** 2).sum(1)
+        distance[own] = torch.inf
+        union |= set(distance.argsort()[:3].tolist())
+    assert sorted(mixture.component_ids.tolist()) == sorted(union)  # 1000 draws of 30: all are candidates
+    z = torch.randn(2, 2, dtype=F64)
+    expected = torch.stack(
+        [
+            naive_log_prob(row, EXAMPLES[sorted(union - {own})], prior.log_variance)
+            for row, own in zip(z, indices.tolist(), strict=True)
+        ]
+    )
+    torch.testing.assert_close(mixture.log_prob(z), expected)
+
+
+def test_the_cache_of_nearest_exemplars_follows_what_is_encoded():
+    prior = NearestExemplarPrior(TensorSource(EXAMPLES), num_exemplars=1000, latent_dim=2, num_neighbours=2).double()
+    indices = torch.tensor([4])
+    batch = TrainingBatch(indices, encode(EXAMPLES[indices]).mean, torch.Generator().manual_seed(0))
+    prior(encode, batch)
+    torch.testing.assert_close(prior.cache, encode(EXAMPLES).mean)
+
+    def moved(x: Tensor) -> DiagonalNormal:
+        posterior = encode(x)
+        return DiagonalNormal(posterior.mean + 100, posterior.log_variance)
+
+    ids = prior(moved, batch).component_ids
+    stale = torch.ones(30, dtype=torch.bool)
+    stale[ids] = False
+    torch.testing.assert_close(prior.cache[ids], moved(EXAMPLES[ids]).mean)
+    torch.testing.assert_close(prior.cache[stale], encode(EXAMPLES[stale]).mean)
+
+
+def test_vamp_clamps_pseudo_inputs_and_uses_their_own_variances():
+    inputs = torch.tensor([[0.2, 0.5, 1.7], [-0.4, 0.1, 0.9]], dtype=F64)
+    prior = VampPrior(inputs)
+    posterior = encode(inputs.clamp(0, 1))
+    z = torch.randn(4, 1, 2, dtype=F64)
+    expected = posterior.log_prob(z).exp().mean(1).log()
+    torch.testing.assert_close(prior(encode).log_prob(z).squeeze(1), expected)
+    (gradient,) = torch.autograd.grad(prior(encode).log_prob(z).sum(), prior.pseudo_inputs)
+    assert gradient[0, 2] == 0
+    assert gradient[1, 0] == 0
+    assert (gradient[:, 1] != 0).all()
+    assert torch.equal(VampPrior(inputs, data_range=None)(encode).means, encode(inputs).mean)
+
+
+def test_both_starts_of_the_vampprior():
+    generator = torch.Generator().manual_seed(0)
+    examples = torch.rand(200, 50, generator=generator)
+    noise = VampPrior.start_at_examples(examples, generator=generator) - examples
+    assert noise.std().item() == pytest.approx(0.01, rel=0.03)  # 10,000 draws: 0.7% standard error
+    start = VampPrior.start_at_random(200, (1, 50), generator=generator)
+    assert start.shape == (200, 1, 50)
+    assert start.std().item() == pytest.approx(math.sqrt(2 / 200), rel=0.03)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.floats(-1e12, 1e12, allow_subnormal=False), min_size=1, max_size=12),
+    st.sampled_from([1.0, 30.0, 1e9]),
+)
+def test_projection_satisfies_the_conditions_of_the_nearest_point(values, total):
+    # Karush-Kuhn-Tucker: w = max(v - theta, 0) for one theta, and the sum is right; that is the only such point.
+    v = torch.tensor(values, dtype=F64)
+    w = project_to_simplex(v, total)
+    scale = max(total, v.abs().max().item())
+    assert (w >= 0).all()
+    assert w.sum().item() == pytest.approx(total, abs=1e-14 * len(values) * scale, rel=1e-12)
+    theta = (v - w)[w > 0]
+    assert theta.max() - theta.min() <= 1e-15 * 8 * scale
+    assert (v[w == 0] <= theta.max() + 1e-15 * 8 * scale).all()
+
+
+@given(st.lists(st.floats(0.5, 1.5), min_size=2, max_size=12))
+def test_projection_is_the_papers_shift_where_that_stays_positive(values):
+    v = torch.tensor(values, dtype=F64)
+    total = float(len(values))
+    shifted = v + (total / len(v) - v.mean())
+    if (shifted >= 0).all():
+        torch.testing.assert_close(project_to_simplex(v, total), shifted)
+
+
+def test_projection_survives_weights_beyond_all_measure():
+    w = project_to_simplex(torch.tensor([1e300, -1e300, 3.0], dtype=F64), 30.0)
+    assert w.tolist() == [30.0, 0.0, 0.0]
+
+
+def test_a_pseudocoreset_starts_at_different_examples_with_equal_weights():
+    pseudocoreset = Pseudocoreset.from_source(TensorSource(EXAMPLES), 12, generator=torch.Generator().manual_seed(1))
+    rows = [(point == EXAMPLES).all(1).nonzero().item() for point in pseudocoreset.points]
+    assert len(set(rows)) == 12
+    torch.testing.assert_close(pseudocoreset.weights, torch.full((12,), 30 / 12, dtype=F64))
+    assert pseudocoreset.total == 30
+
+
+@pytest.mark.parametrize(("total", "count"), [(30, 30), (30, 4), (10**9, 500)])
+def test_drawn_rows_are_different_and_uniform(total, count):
+    rows = base.draw_rows(total, count, replace=False, generator=torch.Generator().manual_seed(2))
+    assert len(set(rows.tolist())) == count
+    assert rows.min() >= 0
+    assert rows.max() < total
+    if total > 30:
+        # The mean of n uniform numbers has standard error 1 / sqrt(12 n).
+        assert abs(rows.double().mean().item() / total - 0.5) < 4 / math.sqrt(12 * count)
+
+
+def test_a_pseudocoreset_keeps_its_invariants_through_casts_and_assignments():
+    pseudocoreset = Pseudocoreset(EXAMPLES[:4], total=10**9, weights=torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    before = pseudocoreset.weights
+    pseudocoreset.half().float()
+    assert pseudocoreset.points.dtype == torch.float32
+    assert torch.equal(pseudocoreset.weights, before)
+    pseudocoreset.assign(pseudocoreset.points + 7, torch.tensor([-5.0, 1e9, 0.0, 0.0]))
+    assert (pseudocoreset.points == 1).all()
+    assert pseudocoreset.weights.sum().item() == pytest.approx(1e9, rel=1e-15)
+    with pytest.raises(ValueError, match="finite"):
+        pseudocoreset.assign(pseudocoreset.points * torch.nan, before)
+    with pytest.raises(ValueError, match="must stay"):
+        pseudocoreset.assign(pseudocoreset.points[:2], before)
+    free = Pseudocoreset(EXAMPLES[:4] * 9, total=4, data_range=None)
+    assert torch.equal(free.points, EXAMPLES[:4] * 9)
+
+
+def test_impossible_sizes_are_refused():
+    with pytest.raises(ValueError, match="at least two examples"):
+        ExemplarPrior(TensorSource(EXAMPLES[:1]), num_exemplars=1)
+    with pytest.raises(ValueError, match="at most 30"):
+        Pseudocoreset.from_source(TensorSource(EXAMPLES), 31)
+    with pytest.raises(ValueError, match="positive total"):
+        Pseudocoreset(EXAMPLES[:2], total=0)
+
+
+def test_large_sources_are_encoded_in_chunks_with_the_same_gradient(monkeypatch):
+    scale = torch.tensor(1.3, dtype=F64, requires_grad=True)
+    largest = 0
+
+    def scaled(x: Tensor) -> DiagonalNormal:
+        nonlocal largest
+        largest = max(largest, len(x))
+        posterior = encode(x)
+        return DiagonalNormal(posterior.mean * scale, posterior.log_variance)
+
+    prior = ExemplarPrior(TensorSource(EXAMPLES), num_exemplars=5).double()
+    z = torch.randn(4, 2, dtype=F64)
+    results = []
+    for rows in (512, 7):
+        largest = 0
+        monkeypatch.setattr(base, "_CHUNK_ROWS", rows)
+        log_prob = prior(scaled).log_prob(z)
+        results.append((log_prob, *torch.autograd.grad(log_prob.sum(), [scale, prior.log_variance])))
+        assert largest == min(rows, 30)
+    for whole, chunked in zip(*results, strict=True):
+        torch.testing.assert_close(whole, chunked)

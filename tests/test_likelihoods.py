@@ -1,0 +1,162 @@
+"""One table of likelihoods drives the checks: mass, samples against density, natural form, bits."""
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from bype.likelihoods import (
+    QUANTISATION_VARIANCE,
+    Bernoulli,
+    DiscretisedLogistic,
+    FixedGaussian,
+    LearnedGaussian,
+    Likelihood,
+    LinearLikelihood,
+    SquaredError,
+)
+
+F64 = torch.float64
+OUTPUT = torch.tensor([0.3], dtype=F64)
+REAL_LINE = torch.linspace(-12, 12, 200_001, dtype=F64)[:, None]
+BYTES = (torch.arange(256, dtype=F64)[:, None] + 0.5) / 256
+BITS = torch.tensor([[0.0], [1.0]], dtype=F64)
+
+
+def learned(cls: type[Likelihood], value: float, **arguments: object) -> Likelihood:
+    likelihood = cls(**arguments)
+    with torch.no_grad():
+        likelihood.log_excess.fill_(value)
+    return likelihood
+
+
+# likelihood, the points of its support, the measure of each point
+NORMALISED = {
+    "fixed Gaussian": (FixedGaussian(0.7), REAL_LINE, 24 / 200_000),
+    "fixed Gaussian, no range": (FixedGaussian(0.7, mean_range=None), REAL_LINE, 24 / 200_000),
+    "learned Gaussian": (learned(LearnedGaussian, -1.0), REAL_LINE, 24 / 200_000),
+    "Bernoulli": (Bernoulli(), BITS, 1.0),
+    "discretised logistic": (DiscretisedLogistic(), BYTES, 1.0),
+    "discretised logistic, sharp": (learned(DiscretisedLogistic, -20.0), BYTES, 1.0),
+    "discretised logistic, flat": (learned(DiscretisedLogistic, 3.0), BYTES, 1.0),
+}
+
+
+@pytest.fixture(params=NORMALISED, ids=list(NORMALISED))
+def normalised(request):
+    likelihood, support, measure = NORMALISED[request.param]
+    return likelihood.double(), support, measure
+
+
+@pytest.mark.parametrize("output", [-0.4, 0.001, 0.3, 1.0, 1.7])
+def test_mass_is_one(normalised, output):
+    likelihood, support, measure = normalised
+    assert likelihood.is_normalised
+    log_prob = likelihood.log_prob(support, torch.tensor([output], dtype=F64))
+    # Trapezia over 24 standard deviations err far below 1e-9; sums over finite sets only by rounding.
+    assert abs((log_prob.exp().sum() * measure).item() - 1) < 1e-9
+
+
+def test_samples_fit_the_density(normalised):
+    likelihood, support, measure = normalised
+    generator = torch.Generator().manual_seed(3)
+    drawn = likelihood.sample(OUTPUT.expand(20_000, 1), generator=generator).detach().squeeze(1)
+    mass = likelihood.log_prob(support, OUTPUT).detach().exp() * measure
+    edges = torch.searchsorted(mass.cumsum(0), torch.linspace(0.05, 0.95, 19, dtype=F64)).unique()
+    bins = torch.bucketize(drawn, support.squeeze(1)[edges] + 1e-9)
+    expected = torch.zeros(len(edges) + 1, dtype=F64)
+    expected.index_add_(0, torch.bucketize(support.squeeze(1), support.squeeze(1)[edges] + 1e-9), mass)
+    counts = torch.bincount(bins, minlength=len(expected)).double()
+    likely = expected > 1e-9
+    assert counts[~likely].sum() == 0
+    if likely.sum() > 1:
+        assert stats.chisquare(counts[likely], expected[likely] / expected.sum() * 20_000).pvalue > 1e-3
+
+
+LINEAR = {
+    "squared error": SquaredError(),
+    "fixed Gaussian": FixedGaussian(0.7),
+    "learned Gaussian": learned(LearnedGaussian, -1.0),
+    "learned Gaussian, each dimension": learned(LearnedGaussian, -1.0, num_dimensions=5),
+    "Bernoulli": Bernoulli(),
+}
+
+
+@pytest.mark.parametrize("likelihood", LINEAR.values(), ids=LINEAR.keys())
+def test_natural_form_differs_from_log_prob_by_a_function_of_x_alone(likelihood: LinearLikelihood):
+    likelihood = likelihood.double()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(4, 5, dtype=F64, generator=generator)
+    output = 1.5 * torch.randn(6, 5, dtype=F64, generator=generator)
+    form = likelihood.natural_form(output)
+    linear = x @ form.eta.T - form.log_partition
+    rest = likelihood.log_prob(x[:, None], output[None]) - linear
+    torch.testing.assert_close(rest, rest[:, :1].expand_as(rest), rtol=0, atol=1e-12)
+
+
+def test_squared_error_is_a_gaussian_of_variance_one_half_without_its_normaliser():
+    x, output = torch.rand(3, 784, dtype=F64), torch.rand(3, 784, dtype=F64)
+    squared = SquaredError().double()
+    assert not squared.is_normalised
+    normalised = FixedGaussian(0.5).double().log_prob(x, output)
+    torch.testing.assert_close(
+        squared.log_prob(x, output) - normalised, torch.full((3,), 392 * math.log(math.pi)).double()
+    )
+    clamped = squared.log_prob(x, output + 5)
+    torch.testing.assert_close(clamped, -((x - (1 - 1 / 512)) ** 2).sum(-1))
+
+
+def test_the_discretised_logistic_against_scipy():
+    likelihood = DiscretisedLogistic().double()
+    cdf = stats.logistic(loc=0.3, scale=likelihood.scale.item()).cdf
+    inner = BYTES[1:-1].squeeze(1).numpy()
+    expected = [cdf(1 / 256), *(cdf(inner + 0.5 / 256) - cdf(inner - 0.5 / 256)), 1 - cdf(255 / 256)]
+    torch.testing.assert_close(likelihood.log_prob(BYTES, OUTPUT).exp(), torch.tensor(expected, dtype=F64))
+
+
+def test_a_constant_pixel_cannot_drive_the_density_to_infinity():
+    likelihood = LearnedGaussian(num_dimensions=2, mean_range=None).double()
+    x = torch.stack([torch.zeros(50), torch.randn(50, generator=torch.Generator().manual_seed(0))], 1).double()
+    optimiser = torch.optim.Adam(likelihood.parameters(), lr=0.5)
+    for _ in range(400):
+        optimiser.zero_grad()
+        (-likelihood.log_prob(x, torch.zeros_like(x)).mean()).backward()
+        optimiser.step()
+    constant, varying = likelihood.variance.tolist()
+    assert QUANTISATION_VARIANCE <= constant < 1.1 * QUANTISATION_VARIANCE
+    assert varying == pytest.approx(x[:, 1].square().mean().item(), rel=1e-3)
+    assert likelihood.log_prob(x, torch.zeros_like(x)).isfinite().all()
+
+
+def test_bits_per_dimension_of_uniform_bytes_is_eight():
+    wide = learned(DiscretisedLogistic, 0.0).double()
+    log_prob = wide.log_prob(BYTES, OUTPUT)
+    torch.testing.assert_close(wide.bits_per_dimension(log_prob, 1), -log_prob / math.log(2))
+    # The density of uniform data on [0, 1] is one: log_prob 0 and 8 bits for each byte.
+    bits: Tensor = FixedGaussian(1.0).bits_per_dimension(torch.zeros(1), 784, levels=256)
+    assert bits.item() == pytest.approx(8)
+
+
+def test_bits_per_dimension_is_refused_where_it_means_nothing():
+    zero = torch.zeros(1)
+    with pytest.raises(ValueError, match="not normalised"):
+        SquaredError().bits_per_dimension(zero, 784, levels=256)
+    with pytest.raises(ValueError, match="dequantised"):
+        FixedGaussian(1.0).bits_per_dimension(zero, 784)
+    with pytest.raises(ValueError, match="nats"):
+        Bernoulli().bits_per_dimension(zero, 784)
+    with pytest.raises(ValueError, match="256 levels"):
+        DiscretisedLogistic().bits_per_dimension(zero, 784, levels=32)
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(ValueError, match="positive"):
+        FixedGaussian(0.0)
+    with pytest.raises(ValueError, match="low < high"):
+        SquaredError(mean_range=(1.0, 0.0))
+    with pytest.raises(ValueError, match="floor"):
+        LearnedGaussian(floor=0.0)
+    with pytest.raises(ValueError, match="levels"):
+        DiscretisedLogistic(levels=1)
