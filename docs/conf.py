@@ -2,6 +2,7 @@
 
 project = "bype"
 author = "The bype developers"
+copyright = "2026, The bype developers"
 extensions = ["myst_parser", "sphinx.ext.mathjax"]
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3

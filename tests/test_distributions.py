@@ -113,8 +113,12 @@ def test_a_million_components_score_and_backpropagate_in_bounded_memory():
     assert gradient.isfinite().all()
 
 
-def test_leave_one_out_equals_a_naive_loop_over_rows():
-    means, log_variance, weights = make_mixture(shared=True)
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("block", [4, 2**22])
+def test_leave_one_out_equals_a_naive_loop_over_rows(shared, block, monkeypatch):
+    monkeypatch.setattr(distributions, "_BLOCK_ELEMENTS", block)
+    monkeypatch.setattr(distributions, "_MIN_COMPONENTS", 1)
+    means, log_variance, weights = (t.requires_grad_() for t in make_mixture(shared))
     component_ids = torch.tensor([4, 2, 9, 2, 5, 7, 4])
     row_ids = torch.tensor([2, 3, 4])
     z = torch.randn(5, 3, 3, dtype=F64, generator=torch.Generator().manual_seed(6))
@@ -123,8 +127,13 @@ def test_leave_one_out_equals_a_naive_loop_over_rows():
     for sample in range(5):
         for row in range(3):
             keep = [m for m in range(7) if component_ids[m] != row_ids[row]]
-            expected[sample, row] = brute_force(z[sample, row], means[keep], log_variance, weights[keep])
+            own_variance = log_variance if shared else log_variance[keep]
+            expected[sample, row] = brute_force(z[sample, row], means[keep], own_variance, weights[keep])
     torch.testing.assert_close(mixture.log_prob(z), expected, rtol=0, atol=1e-10)
+    leaves = [means, log_variance, weights]
+    ours = torch.autograd.grad(mixture.log_prob(z).sum(), leaves)
+    for mine, theirs in zip(ours, torch.autograd.grad(expected.sum(), leaves), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
 
 
 def test_leave_one_out_in_blocks_and_in_samples(monkeypatch):
@@ -151,6 +160,26 @@ def test_leave_one_out_refuses_a_row_with_nothing_left():
     ids = torch.tensor([3, 3])
     with pytest.raises(ValueError, match="draw more exemplars"):
         LeaveOneOutMixture(torch.zeros(2, 1), torch.tensor(0.0), torch.zeros(2), ids, ids)
+
+
+def test_leave_one_out_refuses_another_number_of_rows():
+    ids = torch.tensor([0, 1, 2])
+    mixture = LeaveOneOutMixture(torch.zeros(3, 1), torch.tensor(0.0), torch.zeros(3), ids, ids)
+    with pytest.raises(ValueError, match="scores 3 rows"):
+        mixture.log_prob(torch.zeros(1, 1))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_autocast_does_not_round_the_density(shared):
+    means, log_variance, weights = (t.float() for t in make_mixture(shared))
+    z = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    expected = NormalMixture(means, log_variance, weights.log()).log_prob(z)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = NormalMixture(means, log_variance, weights.log()).log_prob(z)
+        assert torch.equal(inside, expected)
+        half = NormalMixture(means.bfloat16(), log_variance.bfloat16(), weights.log()).log_prob(z)
+        assert half.dtype == torch.float32
+        assert half.isfinite().all()
 
 
 def test_shapes_that_do_not_fit_are_refused():

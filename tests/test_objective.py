@@ -1,9 +1,13 @@
 """The bounds against exact log-likelihoods."""
 
+import itertools
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
+from bype.distributions import BatchSlice
 from bype.models import conv_hvae, mlp_hvae, mlp_vae
 from bype.objective import ELBO, importance_weighted_bound, kl_weight
 from bype.priors import ExemplarPrior, GaussianPrior, Pseudocoreset, PseudocoresetPrior, TensorSource
@@ -66,16 +70,26 @@ def test_elbo_and_the_bound_with_one_sample_agree(linear_model):
 
 def test_bounds_tighten_on_nested_samples(linear_model):
     model, x, _ = linear_model
-    weights = log_weights(model, x[:40], 1000, seed=4)
+    x = x[:40]
 
-    def bound(group: int) -> float:
-        """The mean over all groups of so many samples of the log of their mean weight."""
-        grouped = weights.reshape(1000 // group, group, -1)
-        return (grouped.logsumexp(1) - torch.tensor(group).log()).mean().item()
+    def bound(group: int) -> Tensor:
+        """The bound with so many samples, averaged over the groups that 1,000 draws make: (B,)."""
+        # One row of draws at a time, so that every grouping sees the same 1,000 draws in the same order.
+        generator = torch.Generator().manual_seed(4)
+        groups = [
+            importance_weighted_bound(model, x, group, max_rows=len(x), generator=generator).log_likelihood
+            for _ in range(1000 // group)
+        ]
+        return torch.stack(groups).mean(0)
 
+    one, ten, thousand = bound(1), bound(10), bound(1000)
     # On nested groups Jensen's inequality holds for each example, not only on average.
-    assert bound(1) < bound(10) < bound(1000)
-    assert bound(1000) - bound(1) > 1e-3  # q is close to the posterior, but not equal
+    assert (one <= ten).all()
+    assert (ten <= thousand).all()
+    assert (thousand - one).mean() > 1e-3  # q is close to the posterior, but not equal
+    # And the largest is made of the very weights of the smallest.
+    expected = log_weights(model, x, 1000, seed=4).logsumexp(0) - math.log(1000)
+    torch.testing.assert_close(thousand, expected, rtol=0, atol=1e-10)
 
 
 def test_the_bound_with_5000_samples_is_the_exact_log_likelihood(linear_model):
@@ -170,10 +184,31 @@ def test_a_training_step_tells_the_prior_which_rows_it_sees():
     def elbo(**arguments: object) -> Tensor:
         return ELBO(model)(x[indices], generator=torch.Generator().manual_seed(1), **arguments).elbo
 
+    with pytest.raises(ValueError, match="pass indices"):
+        elbo()
+    with pytest.raises(ValueError, match="not both"):
+        elbo(indices=indices, prior=model.prior_distribution())
     left_out = elbo(indices=indices, prior_generator=torch.Generator().manual_seed(2))
     others = elbo(indices=torch.tensor([0, 0]), prior_generator=torch.Generator().manual_seed(2))
     assert not torch.allclose(left_out, others)
-    torch.testing.assert_close(elbo(prior=model.prior_distribution()), elbo())
+    with torch.no_grad():
+        torch.testing.assert_close(elbo(prior=model.prior_distribution()), elbo())
+
+
+@pytest.mark.parametrize("architecture", [mlp_vae, mlp_hvae])
+def test_slices_of_a_batch_draw_what_the_whole_batch_draws(architecture):
+    torch.manual_seed(0)
+    model = architecture((6,), GaussianPrior(3), latent_dim=3, hidden=10).double()
+    x = torch.rand(10, 6, dtype=F64)
+    whole = ELBO(model)(x, generator=torch.Generator().manual_seed(1)).elbo
+    edges = (0, 3, 3, 10)  # an empty slice among them
+    parts = [
+        ELBO(model)(x[i:j], generator=BatchSlice(torch.Generator().manual_seed(1), i, j, 10)).elbo
+        for i, j in itertools.pairwise(edges)
+    ]
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="cannot serve"):
+        ELBO(model)(x, generator=BatchSlice(torch.Generator(), 0, 3, 10))
 
 
 @pytest.mark.parametrize("architecture", [mlp_vae, mlp_hvae, conv_hvae])

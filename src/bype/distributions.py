@@ -16,6 +16,32 @@ from torch.utils.checkpoint import checkpoint
 Randomness = torch.Generator | None
 """Where random numbers come from: a generator, or ``None`` for PyTorch's global one."""
 
+
+@dataclass(frozen=True, eq=False)
+class BatchSlice:
+    """Random numbers for some rows of a larger batch: drawn for all of them, then cut.
+
+    Processes that share a batch and a seed so draw what one process would.
+
+    Parameters
+    ----------
+    generator
+        In the same state for every slice of the batch.
+    start, stop
+        The rows that are here.
+    total
+        The rows of the whole batch.
+    """
+
+    generator: torch.Generator
+    start: int
+    stop: int
+    total: int
+
+
+RowRandomness = Randomness | BatchSlice
+"""Where random numbers for the rows of a batch come from: as above, or a slice of a larger batch."""
+
 _LOG_TWO_PI = math.log(2 * math.pi)
 _BLOCK_ELEMENTS = 2**22
 """The largest rows x components block that a mixture holds at once: 16 MB in float32."""
@@ -23,11 +49,17 @@ _MIN_COMPONENTS = 512
 """Narrower blocks than this would spend their time in overhead: fewer rows are taken instead."""
 
 
-def standard_normal(shape: Sequence[int], *, like: Tensor, generator: Randomness = None) -> Tensor:
-    """Draw standard normal numbers with the dtype and device of ``like``.
+def standard_normal(shape: Sequence[int], *, like: Tensor, generator: RowRandomness = None) -> Tensor:
+    """Draw standard normal numbers (..., rows, D) with the dtype and device of ``like``.
 
     They are drawn where the generator lives and then moved, so one seed gives one result on every device.
     """
+    if isinstance(generator, BatchSlice):
+        if shape[-2] != generator.stop - generator.start:
+            raise ValueError(f"a slice of {generator.stop - generator.start} rows cannot serve {shape[-2]} rows")
+        whole = (*shape[:-2], generator.total, shape[-1])
+        drawn = standard_normal(whole, like=like, generator=generator.generator)
+        return drawn[..., generator.start : generator.stop, :]
     device = like.device if generator is None else generator.device
     return torch.randn(shape, dtype=like.dtype, device=device, generator=generator).to(like.device)
 
@@ -74,7 +106,7 @@ class DiagonalNormal:
         squared = (value - self.mean).square() * torch.exp(-self.log_variance)
         return -0.5 * (squared + self.log_variance + _LOG_TWO_PI).sum(-1)
 
-    def sample(self, shape: Sequence[int] = (), *, generator: Randomness = None) -> Tensor:
+    def sample(self, shape: Sequence[int] = (), *, generator: RowRandomness = None) -> Tensor:
         """Draw (*shape, ..., D), reparameterised: gradients reach mean and variance."""
         noise = standard_normal((*shape, *self.mean.shape), like=self.mean, generator=generator)
         return self.mean + noise * torch.exp(0.5 * self.log_variance)
@@ -114,6 +146,8 @@ class NormalMixture:
                 f"log_variance must be a scalar or shaped like the means {tuple(means.shape)}, "
                 f"not {tuple(log_variance.shape)}"
             )
+        if means.dtype.itemsize < 4:  # half precision, as an encoder under autocast gives it
+            means, log_variance = means.float(), log_variance.float()
         self.means = means
         self.log_variance = log_variance
         self.log_weights = log_weights - torch.logsumexp(log_weights, 0)
@@ -138,16 +172,25 @@ class NormalMixture:
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (...) of ``value`` (..., D)."""
         num_components, num_dimensions = self.means.shape
-        rows_BD = value.reshape(-1, num_dimensions)
+        rows_BD = value.reshape(-1, num_dimensions).to(self.means.dtype)
         component_step = min(num_components, max(_MIN_COMPONENTS, _BLOCK_ELEMENTS // max(1, len(rows_BD))))
-        component_blocks = _slices(num_components, component_step)
-        row_blocks = _slices(len(rows_BD), max(1, _BLOCK_ELEMENTS // component_step))
+        row_step = max(1, _BLOCK_ELEMENTS // component_step)
+        # Splitting once keeps the gradient linear in M: a slice taken inside each block would cost M of its own.
+        component_blocks = list(
+            zip(
+                range(0, num_components, component_step),
+                torch.split(self._coefficients_MF, component_step),
+                torch.split(self._bias_M, component_step),
+                strict=True,
+            )
+        )
+        row_blocks = torch.split(rows_BD, row_step)
         several = len(component_blocks) * len(row_blocks) > 1
         score = self._recomputed_block if several and torch.is_grad_enabled() else self._block
         log_prob_B = torch.cat(
             [
-                torch.logsumexp(torch.stack([score(rows_BD, rows, part) for part in component_blocks]), 0)
-                for rows in row_blocks
+                torch.logsumexp(torch.stack([score(rows, first_row, *part) for part in component_blocks]), 0)
+                for first_row, rows in zip(range(0, max(1, len(rows_BD)), row_step), row_blocks, strict=True)
             ]
         )
         return log_prob_B.reshape(value.shape[:-1])
@@ -170,26 +213,33 @@ class NormalMixture:
         shared = self.log_variance.ndim == 0
         return DiagonalNormal(mean, self.log_variance.expand_as(mean) if shared else self.log_variance[index])
 
-    def _block(self, rows_BD: Tensor, rows: slice, components: slice) -> Tensor:
+    def _block(
+        self, rows_BD: Tensor, first_row: int, first_component: int, coefficients_MF: Tensor, bias_M: Tensor
+    ) -> Tensor:
         """Return the log density of some rows under some components, with their weights: (rows,)."""
-        offset_BD = rows_BD[rows] - self._centre
-        if self.log_variance.ndim == 0:
-            features_BF = self._precision * offset_BD
-            constant_B = -0.5 * (features_BF * offset_BD).sum(1)
-            return torch.logsumexp(self._joint(features_BF, rows, components), 1) + constant_B
-        features_BF = torch.cat([offset_BD, offset_BD.square()], 1)
-        return torch.logsumexp(self._joint(features_BF, rows, components), 1)
+        offset_BD = rows_BD - self._centre
+        # Expanded squares need the digits of float32; autocast would round them to half as many.
+        with torch.autocast(rows_BD.device.type, enabled=False):
+            if self.log_variance.ndim == 0:
+                features_BF = self._precision * offset_BD
+                constant_B = -0.5 * (features_BF * offset_BD).sum(1)
+            else:
+                features_BF = torch.cat([offset_BD, offset_BD.square()], 1)
+                constant_B = offset_BD.new_zeros(len(offset_BD))
+            joint_BM = torch.addmm(bias_M, features_BF, coefficients_MF.T)
+        return torch.logsumexp(self._masked(joint_BM, first_row, first_component), 1) + constant_B
 
-    def _recomputed_block(self, rows_BD: Tensor, rows: slice, components: slice) -> Tensor:
+    def _recomputed_block(
+        self, rows_BD: Tensor, first_row: int, first_component: int, coefficients_MF: Tensor, bias_M: Tensor
+    ) -> Tensor:
         """Return the same, keeping nothing for the gradient but the result."""
-        block: Tensor = checkpoint(
-            self._block, rows_BD, rows, components, use_reentrant=False, preserve_rng_state=False
-        )
+        arguments = (rows_BD, first_row, first_component, coefficients_MF, bias_M)
+        block: Tensor = checkpoint(self._block, *arguments, use_reentrant=False, preserve_rng_state=False)
         return block
 
-    def _joint(self, features_BF: Tensor, rows: slice, components: slice) -> Tensor:
-        """Return log(weight x density), up to a constant of each row: (rows, components)."""
-        return torch.addmm(self._bias_M[components], features_BF, self._coefficients_MF[components].T)
+    def _masked(self, joint_BM: Tensor, first_row: int, first_component: int) -> Tensor:
+        """Take out pairs of row and component that do not count; here, none."""
+        return joint_BM
 
 
 class LeaveOneOutMixture(NormalMixture):
@@ -225,10 +275,10 @@ class LeaveOneOutMixture(NormalMixture):
         self.row_ids = row_ids
         weights_M = self.log_weights.double().exp()
         kept = [
-            torch.where(self._own(row_ids[rows], slice(None)), 0.0, weights_M).sum(1)
-            for rows in _slices(len(row_ids), max(1, _BLOCK_ELEMENTS // len(weights_M)))
+            torch.where(self._own(ids, 0, len(weights_M)), 0.0, weights_M).sum(1)
+            for ids in torch.split(row_ids, max(1, _BLOCK_ELEMENTS // len(weights_M)))
         ]
-        self._log_kept = torch.cat(kept).log().to(means.dtype)
+        self._log_kept = torch.cat(kept).log().to(self.means.dtype)
         if self._log_kept.isneginf().any():
             raise ValueError(
                 "leave-one-out leaves a row without any component: every exemplar is the row's own example; "
@@ -237,6 +287,8 @@ class LeaveOneOutMixture(NormalMixture):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (..., B) of ``value`` (..., B, D), row b without example ``row_ids[b]``."""
+        if value.shape[-2] != len(self.row_ids):
+            raise ValueError(f"this mixture scores {len(self.row_ids)} rows at a time, not {value.shape[-2]}")
         return super().log_prob(value) - self._log_kept
 
     def sample(self, shape: Sequence[int] = (), *, generator: Randomness = None) -> Tensor:
@@ -246,20 +298,16 @@ class LeaveOneOutMixture(NormalMixture):
             index = torch.where(own, self.sample_components(own.shape, generator=generator), index)
         return self.component(index).sample(generator=generator)
 
-    def _own(self, row_ids: Tensor, components: slice) -> Tensor:
-        return row_ids[:, None] == self.component_ids[components]
+    def _own(self, row_ids: Tensor, first_component: int, num_components: int) -> Tensor:
+        return row_ids[:, None] == self.component_ids[first_component : first_component + num_components]
 
-    def _joint(self, features_BF: Tensor, rows: slice, components: slice) -> Tensor:
-        joint_BM = super()._joint(features_BF, rows, components)
-        position = torch.arange(rows.start, rows.start + len(joint_BM), device=joint_BM.device)
-        own_BM = self._own(self.row_ids[position % len(self.row_ids)], components)
+    def _masked(self, joint_BM: Tensor, first_row: int, first_component: int) -> Tensor:
+        num_rows, num_components = joint_BM.shape
+        position = torch.arange(first_row, first_row + num_rows, device=joint_BM.device)
+        own_BM = self._own(self.row_ids[position % len(self.row_ids)], first_component, num_components)
         return joint_BM.masked_fill(own_BM, _lowest(joint_BM.dtype))
 
 
 def _lowest(dtype: torch.dtype) -> float:
     """Return a finite stand-in for log 0: its exponential is zero, its gradient is not NaN."""
     return torch.finfo(dtype).min / 4
-
-
-def _slices(total: int, step: int) -> list[slice]:
-    return [slice(first, first + step) for first in range(0, max(1, total), step)]

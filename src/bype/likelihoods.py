@@ -120,8 +120,8 @@ class _Normal(LinearLikelihood):
 
     def natural_form(self, output: Tensor) -> NaturalForm:
         mean = self.mean(output)
-        eta = mean / self.variance
-        return NaturalForm(eta, 0.5 * (eta * mean).sum(-1))
+        eta = mean * self.variance.reciprocal()
+        return NaturalForm(eta, 0.5 * torch.linalg.vecdot(eta, mean))
 
 
 class FixedGaussian(_Normal):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bype.distributions import Distribution, Randomness
+from bype.distributions import Distribution, Randomness, RowRandomness
 from bype.models.base import LatentModel, Posterior
 from bype.priors.base import TrainingBatch
 
@@ -67,7 +67,7 @@ class ELBO(nn.Module):
         indices: Tensor | None = None,
         prior: Distribution | None = None,
         beta: float = 1.0,
-        generator: Randomness = None,
+        generator: RowRandomness = None,
         prior_generator: Randomness = None,
     ) -> ELBOTerms:
         """Return the terms for examples (B, *data_shape), with one draw of the latents each.
@@ -83,10 +83,18 @@ class ELBO(nn.Module):
         beta
             The weight of the KL terms in the loss.
         generator
-            For the draws of the latents.
+            For the draws of the latents; a :class:`BatchSlice` if other processes hold the rest of the batch.
         prior_generator
             For what the prior draws in a training step.
         """
+        if indices is not None and prior is not None:
+            raise ValueError("give indices to train, or prior to evaluate, not both")
+        needs_indices = self.model.prior.needs_training_batch and torch.is_grad_enabled()
+        if needs_indices and indices is None and prior is None:
+            raise ValueError(
+                f"{type(self.model.prior).__name__} leaves each example out of its own prior in training: "
+                f"pass indices, its row in the training set; to evaluate, use torch.no_grad() or pass prior"
+            )
         posterior = self.model.posterior(x)
         if prior is None:
             batch = None
@@ -103,7 +111,7 @@ def _scored_draws(
     posterior: Posterior,
     prior: Distribution,
     num_samples: int,
-    generator: Randomness,
+    generator: RowRandomness,
 ) -> ELBOTerms:
     """Return the terms of ``num_samples`` draws, (K, B) each: their ``elbo`` is the log importance weight."""
     draw = posterior.draw(num_samples, generator=generator)
@@ -137,7 +145,7 @@ def importance_weighted_bound(
     num_samples: int,
     *,
     prior: Distribution | None = None,
-    max_rows: int = 4096,
+    max_rows: int = 1024,
     generator: Randomness = None,
 ) -> ImportanceWeightedBound:
     r"""Estimate :math:`\log p(x)` by :math:`\log \frac1K \sum_k p(x, z_k) / q(z_k \mid x)`.

@@ -14,6 +14,7 @@ from bype.coreset import (
     PairwiseScores,
     PSVIGradient,
     RestartedAdam,
+    Steps,
     psvi_gradient,
     scores_of,
 )
@@ -131,6 +132,15 @@ def test_gradient_equals_central_differences_of_the_objective(likelihood, proble
             assert ours.points[m, i].item() == pytest.approx(slope, rel=1e-6, abs=1e-5)
 
 
+@pytest.mark.parametrize("likelihood", ALL.values(), ids=ALL.keys())
+def test_sums_keep_no_graph(likelihood, problem):
+    # A learned variance would otherwise tie every piece to the sum, and the memory of all pairs with it.
+    points, weights, output, x = problem
+    scores = scores_of(likelihood.double(), output)
+    assert not scores.sum_over_examples(x, torch.ones(B)).requires_grad
+    assert not gradient_of(scores, points, weights, x).points.requires_grad
+
+
 @pytest.mark.parametrize("likelihood", LINEAR.values(), ids=LINEAR.keys())
 @pytest.mark.parametrize("centring", Centring)
 def test_closed_form_equals_the_general_path(likelihood, centring, problem):
@@ -218,10 +228,21 @@ def test_invariants_survive_any_update(step_size, adam, seed, num_steps, centrin
     assert model.prior_distribution().log_prob(torch.zeros(3, 4)).isfinite().all()
 
 
+class RecordingSteps(Steps):
+    """Moves nothing and keeps the gradients."""
+
+    def start_update(self) -> None:
+        self.gradients = []
+
+    def forward(self, points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        self.gradients.append((points, weights))
+        return torch.zeros_like(points), torch.zeros_like(weights)
+
+
 @pytest.mark.parametrize("architecture", [mlp_vae, mlp_hvae, conv_hvae])
 def test_one_draw_of_all_latents_serves_values_and_gradients(architecture, monkeypatch):
     # The update must decode once per step: the gradient is then of the very log-likelihoods that were centred.
-    model = make_model(architecture)
+    model = make_model(architecture).double()
     decoded = []
     decode = model.decode
 
@@ -231,17 +252,19 @@ def test_one_draw_of_all_latents_serves_values_and_gradients(architecture, monke
 
     monkeypatch.setattr(model, "decode", spy)
     pseudocoreset = model.prior.pseudocoreset
-    before, weights = model.flatten(pseudocoreset.points).clone(), pseudocoreset.weights
     (x,) = batches(1)
-    PSVI(InverseTimeSteps(1e-9)).update(model, [x], generator=torch.Generator().manual_seed(2))
+    steps = RecordingSteps()
+    PSVI(steps).update(model, [x.double()], generator=torch.Generator().manual_seed(2))
     (output,) = decoded
+    ((points, weights),) = steps.gradients
     scores = PairwiseScores(model.likelihood, output)
-    data = scores.sum_over_examples(model.flatten(x), torch.full((10,), 20.0))
-    expected = psvi_gradient(scores, before, weights, data)
-    moved = before - 1e-9 * expected.points
-    torch.testing.assert_close(model.flatten(pseudocoreset.points), moved.clamp(0, 1), rtol=0, atol=1e-6)
+    data = scores.sum_over_examples(model.flatten(x.double()), torch.full((10,), 20.0))
+    expected = psvi_gradient(scores, model.flatten(pseudocoreset.points), pseudocoreset.weights, data)
+    assert points.abs().max() > 0
+    torch.testing.assert_close(points, expected.points, rtol=1e-9, atol=1e-9 * points.abs().max().item())
+    torch.testing.assert_close(weights, expected.weights, rtol=1e-9, atol=1e-9 * weights.abs().max().item())
     if architecture is not mlp_vae:
-        redecoded = decode(torch.zeros(8, 4), generator=torch.Generator().manual_seed(3))
+        redecoded = decode(torch.zeros(8, 4, dtype=F64), generator=torch.Generator().manual_seed(3))
         assert not torch.equal(redecoded[0], redecoded[1])  # z1 is a draw for each row, not a mean
 
 
@@ -298,7 +321,11 @@ def test_a_model_without_a_pseudocoreset_is_refused():
     model = mlp_vae((4,), GaussianPrior(2), latent_dim=2, hidden=3)
     with pytest.raises(ValueError, match="GaussianPrior has no pseudocoreset"):
         PSVI(InverseTimeSteps(1.0)).update(model, [torch.rand(2, 4)])
-    with pytest.raises(ValueError, match="at least 2"):
-        PSVI(InverseTimeSteps(1.0), num_samples=1)
+    single = make_model(size=1)
+    with pytest.raises(ValueError, match="at least 2 draws"):
+        PSVI(InverseTimeSteps(1.0)).update(single, batches(1))
+    assert len(PSVI(InverseTimeSteps(1e-9), num_samples=5).update(single, batches(1))) == 1
+    with pytest.raises(ValueError, match="at least one training example"):
+        PSVI(InverseTimeSteps(1.0), num_samples=2).update(single, [torch.rand(0, 1, 12, 12)])
     with pytest.raises(ValueError, match="positive"):
         InverseTimeSteps(0.0)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
+from bype.evaluation import generation
 from bype.evaluation.generation import embed, interpolate, reconstruct, sample
 from bype.models import conv_hvae, mlp_hvae, mlp_vae
 from bype.priors import GaussianPrior, Pseudocoreset, PseudocoresetPrior
@@ -79,6 +80,22 @@ def test_shapes_ranges_and_repeatability(architecture):
     assert embed(model, x).shape == (3, 4)
     assert torch.equal(embed(model, x), model.encode(x).mean)
     assert not one.requires_grad
+
+
+def test_chunks_and_a_prior_at_hand_change_nothing(monkeypatch):
+    torch.manual_seed(0)
+    model = mlp_vae((6,), GaussianPrior(2), latent_dim=2, hidden=10)
+    x = torch.rand(10, 6)
+
+    def results() -> list[torch.Tensor]:
+        drawn = sample(model, 10, prior=model.prior_distribution(), generator=torch.Generator().manual_seed(1))
+        return [drawn, embed(model, x), reconstruct(model, x)]
+
+    whole = results()
+    monkeypatch.setattr(generation, "_CHUNK_ROWS", 3)
+    for one, other in zip(whole, results(), strict=True):
+        torch.testing.assert_close(one, other)
+    assert embed(model, x[:0]).shape == (0, 2)
 
 
 def test_reconstruction_uses_the_means_of_both_levels():

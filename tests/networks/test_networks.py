@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from bype.likelihoods import SquaredError
 from bype.models import conv_hvae, mlp_hvae, mlp_vae, residual_vae
 from bype.networks import ConvEncoder, MLPEncoder, ResidualDecoder, ResidualEncoder
 from bype.networks.layers import GatedConv2d, GatedLinear, NormalHead
@@ -27,8 +26,17 @@ def test_any_image_shape_goes_through(architecture, shape):
 
 @pytest.mark.parametrize("architecture", [mlp_vae, mlp_hvae])
 def test_dense_networks_take_feature_vectors(architecture):
-    model = architecture((7,), GaussianPrior(2), SquaredError(mean_range=None), latent_dim=2)
+    model = architecture((7,), GaussianPrior(2), latent_dim=2)
     assert ELBO(model)(torch.randn(4, 7)).elbo.shape == (4,)
+    # Features have no range, so the mean is not clamped to that of pixels.
+    assert model.likelihood.mean(torch.tensor([-9.0, 9.0])).tolist() == [-9.0, 9.0]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_no_rows_and_single_latents_go_through(architecture):
+    model = architecture((1, 12, 12), GaussianPrior(4), latent_dim=4)
+    assert ELBO(model)(torch.rand(0, 1, 12, 12)).elbo.shape == (0,)
+    assert model.decode(torch.zeros(4)).shape == (144,)
 
 
 @pytest.mark.parametrize("architecture", [conv_hvae, residual_vae])

@@ -220,12 +220,65 @@ def test_a_pseudocoreset_keeps_its_invariants_through_casts_and_assignments():
 
 
 def test_impossible_sizes_are_refused():
-    with pytest.raises(ValueError, match="at least two examples"):
-        ExemplarPrior(TensorSource(EXAMPLES[:1]), num_exemplars=1)
+    for examples, num_exemplars in ((EXAMPLES[:1], 5), (EXAMPLES, 1)):
+        with pytest.raises(ValueError, match="at least two examples and two exemplars"):
+            ExemplarPrior(TensorSource(examples), num_exemplars)
+    with pytest.raises(ValueError, match="num_neighbours"):
+        NearestExemplarPrior(TensorSource(EXAMPLES), 5, latent_dim=2, num_neighbours=0)
     with pytest.raises(ValueError, match="at most 30"):
         Pseudocoreset.from_source(TensorSource(EXAMPLES), 31)
     with pytest.raises(ValueError, match="positive total"):
         Pseudocoreset(EXAMPLES[:2], total=0)
+
+
+def test_data_of_another_range_or_type_is_refused_with_the_way_out():
+    with pytest.raises(ValueError, match="data_range=None"):
+        Pseudocoreset.from_source(TensorSource(3 * EXAMPLES - 1), 4)
+    with pytest.raises(ValueError, match="floating-point"):
+        Pseudocoreset(torch.zeros(3, 2, dtype=torch.uint8), total=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("points", torch.full((3, 3), 7.9)),
+        ("points", torch.full((3, 3), torch.nan)),
+        ("probabilities", torch.tensor([-0.5, 1.0, 0.5])),
+        ("probabilities", torch.tensor([0.5, 0.6, 0.5])),
+        ("probabilities", torch.tensor([0.5, torch.nan, 0.5])),
+        ("_total", torch.tensor(0)),
+    ],
+)
+def test_a_damaged_state_is_refused(name, value):
+    prior = PseudocoresetPrior(Pseudocoreset(EXAMPLES[:3].float(), total=30))
+    state = prior.state_dict()
+    state[f"pseudocoreset.{name}"] = value
+    with pytest.raises(ValueError, match="damaged"):
+        prior.load_state_dict(state)
+
+
+def test_a_tiny_training_set_never_leaves_a_row_without_exemplars():
+    prior = ExemplarPrior(TensorSource(EXAMPLES[:2]), num_exemplars=2).double()
+    generator = torch.Generator().manual_seed(0)
+    batch = TrainingBatch(torch.tensor([0, 1]), torch.zeros(2, 2), generator)
+    for _ in range(50):
+        assert prior(encode, batch).log_prob(torch.zeros(2, 2, dtype=F64)).isfinite().all()
+
+
+def test_gradients_of_many_points_cost_work_in_proportion(monkeypatch):
+    # Rows taken by index or slice would each pass back a gradient as large as all points together.
+    monkeypatch.setattr(base, "_CHUNK_ROWS", 5)
+    points = EXAMPLES.clone().requires_grad_()
+    origins = set()
+
+    def spy(x: Tensor) -> DiagonalNormal:
+        origins.add(x.grad_fn.name())
+        return encode(x)
+
+    (gradient,) = torch.autograd.grad(base.encode_points(spy, points).mean.sum(), points)
+    (expected,) = torch.autograd.grad(encode(points).mean.sum(), points)
+    torch.testing.assert_close(gradient, expected)
+    assert origins == {"SplitBackward0"}
 
 
 def test_large_sources_are_encoded_in_chunks_with_the_same_gradient(monkeypatch):

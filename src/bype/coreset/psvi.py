@@ -28,7 +28,11 @@ class Centring(Enum):
 
 @dataclass(frozen=True, eq=False)
 class PSVIGradient:
-    r"""The stochastic gradient of Eq. 18 and 19, which is that of :math:`J = \frac{1}{2S} \sum_s r_s^2`."""
+    r"""The gradient of Algorithm 2: that of :math:`J = \frac{1}{2S} \sum_s r_s^2` with the draws held fixed.
+
+    Eq. 18 and 19 take their covariances under the product of likelihoods, Eq. 16; Algorithm 2, and so this, takes
+    its draws from the mixture, Eq. 12.
+    """
 
     points: Tensor
     """(M, d)."""
@@ -88,31 +92,35 @@ class PSVI(nn.Module):
     steps
         :class:`InverseTimeSteps` as printed, or :class:`RestartedAdam` as the authors ran it.
     num_samples
-        S, latent draws in a step; as many as pseudo-points if left out.
+        S, latent draws in a step, at least 2; as many as pseudo-points if left out.
     centring
         Over what the gradient in the points is centred.
     """
 
     def __init__(self, steps: Steps, num_samples: int | None = None, centring: Centring = Centring.SAMPLES) -> None:
         super().__init__()
-        if num_samples is not None and num_samples < 2:
-            raise ValueError(f"num_samples must be at least 2, since draws are centred over them, not {num_samples}")
         self.steps = steps
         self.num_samples = num_samples
         self.centring = centring
 
-    @torch.no_grad()
     def update(self, model: LatentModel, batches: Iterable[Tensor], *, generator: Randomness = None) -> list[float]:
         """Take one gradient step for each batch of training examples, and return J before each.
 
         One batch is Algorithm 2 as printed; a pass over the training set is what the authors ran.
         """
-        pseudocoreset = pseudocoreset_of(model)
         self.steps.start_update()
-        return [self._step(model, pseudocoreset, x, generator) for x in batches]
+        return [self.step(model, x, generator=generator) for x in batches]
 
-    def _step(self, model: LatentModel, pseudocoreset: Pseudocoreset, x: Tensor, generator: Randomness) -> float:
-        draws = model.prior_distribution().sample((self.num_samples or len(pseudocoreset),), generator=generator)
+    @torch.no_grad()
+    def step(self, model: LatentModel, x: Tensor, *, generator: Randomness = None) -> float:
+        """Take one gradient step with a batch of training examples, and return J before it."""
+        pseudocoreset = pseudocoreset_of(model)
+        num_samples = len(pseudocoreset) if self.num_samples is None else self.num_samples
+        if num_samples < 2:
+            raise ValueError(f"a step needs at least 2 draws to centre over, not {num_samples}: pass num_samples")
+        if len(x) == 0:
+            raise ValueError("a step needs at least one training example")
+        draws = model.prior_distribution().sample((num_samples,), generator=generator)
         # Decoding draws the levels below the top once: values and gradients rest on the same latents.
         scores = scores_of(model.likelihood, model.decode(draws, generator=generator))
         examples = model.flatten(x)

@@ -37,7 +37,8 @@ class LinearScores(Scores):
 
     def __init__(self, likelihood: LinearLikelihood, output: Tensor) -> None:
         with torch.no_grad():
-            self._eta, self._log_partition = likelihood.natural_form(output.double())
+            form = likelihood.natural_form(output)
+        self._eta, self._log_partition = form.eta.double(), form.log_partition.double()
 
     def sum_over_examples(self, x: Tensor, weights: Tensor) -> Tensor:
         weights = weights.double()

@@ -21,7 +21,7 @@ class Steps(nn.Module, ABC):
 
 
 class InverseTimeSteps(Steps):
-    """Algorithm 2 as printed: minus gradient times ``step_size`` / t, with t counting all steps so far."""
+    """Algorithm 2's step: minus gradient times ``step_size`` / t, with t counting all steps so far."""
 
     num_steps: Tensor
 
@@ -46,23 +46,24 @@ class RestartedAdam(Steps):
     Adam makes every coordinate's step about as long as the rate, pixels and weights alike.
     """
 
+    steps_in_update: Tensor
     _BETA = (0.9, 0.999)
     _EPSILON = 1e-8
 
     def __init__(self, pseudocoreset: Pseudocoreset, step_size: float) -> None:
         super().__init__()
         self.step_size = _positive(step_size)
-        self._steps_in_update = 0
+        self.register_buffer("steps_in_update", torch.tensor(0))
         for name, like in (("points", pseudocoreset.points.flatten(1)), ("weights", pseudocoreset.probabilities)):
             self.register_buffer(f"{name}_mean", torch.zeros_like(like))
             self.register_buffer(f"{name}_square", torch.zeros_like(like))
 
     def start_update(self) -> None:
         """Restart the bias correction and the rate."""
-        self._steps_in_update = 0
+        self.steps_in_update.zero_()
 
     def forward(self, points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        self._steps_in_update += 1
+        self.steps_in_update += 1
         return self._displacement("points", points), self._displacement("weights", weights)
 
     def _displacement(self, name: str, gradient: Tensor) -> Tensor:
@@ -70,7 +71,7 @@ class RestartedAdam(Steps):
         first, second = self._BETA
         mean.mul_(first).add_(gradient, alpha=1 - first)
         square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        j = self._steps_in_update
+        j = int(self.steps_in_update)
         root = (square / (1 - second**j)).sqrt_().add_(self._EPSILON)
         return mean / root * (-self.step_size / j / (1 - first**j))
 

@@ -17,6 +17,11 @@ from bype.networks import (
 from bype.priors.base import Prior
 
 
+def squared_error_for(data_shape: tuple[int, ...]) -> SquaredError:
+    """Return the paper's squared error: images have the range of pixels, feature vectors none."""
+    return SquaredError() if len(data_shape) == 3 else SquaredError(mean_range=None)
+
+
 def mlp_vae(
     data_shape: tuple[int, ...],
     prior: Prior,
@@ -30,7 +35,7 @@ def mlp_vae(
     """
     return VAE(
         data_shape,
-        likelihood or SquaredError(),
+        likelihood or squared_error_for(data_shape),
         prior,
         encoder=MLPEncoder(data_shape, latent_dim, hidden),
         decoder=MLPDecoder(data_shape, latent_dim, hidden),
@@ -47,7 +52,7 @@ def mlp_hvae(
     """Return the paper's HVAE: gated dense networks, two levels of ``latent_dim`` each."""
     return HierarchicalVAE(
         data_shape,
-        likelihood or SquaredError(),
+        likelihood or squared_error_for(data_shape),
         prior,
         encoder=MLPEncoder(data_shape, latent_dim, hidden),
         joint_encoder=MLPJointEncoder(data_shape, latent_dim, latent_dim, hidden),
@@ -66,7 +71,7 @@ def conv_hvae(
     """Return the paper's ConvHVAE: gated convolutions, two levels of ``latent_dim`` each."""
     return HierarchicalVAE(
         data_shape,
-        likelihood or SquaredError(),
+        likelihood or squared_error_for(data_shape),
         prior,
         encoder=ConvEncoder(data_shape, latent_dim),
         joint_encoder=ConvJointEncoder(data_shape, latent_dim, latent_dim, hidden),
@@ -81,7 +86,7 @@ def residual_vae(
     """Return the paper's CelebA network: residual convolutions, one level."""
     return VAE(
         data_shape,
-        likelihood or SquaredError(),
+        likelihood or squared_error_for(data_shape),
         prior,
         encoder=ResidualEncoder(data_shape, latent_dim),
         decoder=ResidualDecoder(data_shape, latent_dim),

@@ -3,12 +3,13 @@
 Shape letters: ``K`` draws, ``B`` examples, ``D`` dimensions of the top latent, ``d`` numbers in one example.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from bype.distributions import DiagonalNormal, Distribution, Randomness
+from bype.distributions import DiagonalNormal, Distribution, Randomness, RowRandomness
 from bype.likelihoods import Likelihood
 from bype.priors.base import Prior, TrainingBatch
 
@@ -34,7 +35,7 @@ class Posterior(ABC):
     """q of the top level given x."""
 
     @abstractmethod
-    def draw(self, num_samples: int, *, generator: Randomness = None) -> Draw:
+    def draw(self, num_samples: int, *, generator: RowRandomness = None) -> Draw:
         """Draw all latents ``num_samples`` times for each example; gradients pass through."""
 
     @abstractmethod
@@ -97,5 +98,5 @@ class LatentModel(nn.Module, ABC):
 
 def decode_rows(decoder: nn.Module, *latents: Tensor) -> Tensor:
     """Call a decoder that takes (rows, D) with latents (..., D) and return its outputs flat, (..., d)."""
-    output: Tensor = decoder(*(latent.flatten(0, -2) for latent in latents))
-    return output.reshape(*latents[0].shape[:-1], -1)
+    output: Tensor = decoder(*(latent.reshape(-1, latent.shape[-1]) for latent in latents))
+    return output.reshape(*latents[0].shape[:-1], math.prod(output.shape[1:]))

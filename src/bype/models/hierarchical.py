@@ -4,7 +4,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from bype.distributions import DiagonalNormal, Randomness
+from bype.distributions import DiagonalNormal, Randomness, RowRandomness
 from bype.likelihoods import Likelihood
 from bype.models.base import Draw, LatentModel, Posterior, decode_rows
 from bype.networks.layers import MeanAndLogVariance
@@ -89,7 +89,7 @@ class HierarchicalPosterior(Posterior):
         """Return q(z1 | x, z2)."""
         return DiagonalNormal(*self._model.joint_encoder(self._features, z2))
 
-    def draw(self, num_samples: int, *, generator: Randomness = None) -> Draw:
+    def draw(self, num_samples: int, *, generator: RowRandomness = None) -> Draw:
         z2 = self.top.sample((num_samples,), generator=generator)
         lower = self.lower(z2)
         z1 = lower.sample(generator=generator)

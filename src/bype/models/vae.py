@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from bype.distributions import DiagonalNormal, Randomness
+from bype.distributions import DiagonalNormal, Randomness, RowRandomness
 from bype.likelihoods import Likelihood
 from bype.models.base import Draw, LatentModel, Posterior, decode_rows
 from bype.priors.base import Prior
@@ -67,7 +67,7 @@ class VAEPosterior(Posterior):
         self._model = model
         self.top = top
 
-    def draw(self, num_samples: int, *, generator: Randomness = None) -> Draw:
+    def draw(self, num_samples: int, *, generator: RowRandomness = None) -> Draw:
         z = self.top.sample((num_samples,), generator=generator)
         return Draw(z, {"z": self.top.log_prob(z)}, {}, self._model.decode(z))
 

@@ -1,7 +1,7 @@
 """What all priors have in common: the contract, and encoding many examples in little memory."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,28 +67,39 @@ class Prior(nn.Module, ABC):
     The encoder is handed to ``forward`` and never stored, so a prior has only the state that is its own.
     """
 
+    needs_training_batch = False
+    """Whether training without a :class:`TrainingBatch` would be wrong."""
+
     @abstractmethod
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> Distribution:
         """Return p(z): the one to evaluate and sample with, or the one to train ``batch`` with."""
 
 
-def encode_source(encode: Encode, source: ExampleSource, device: torch.device) -> DiagonalNormal:
-    """Encode every example of a source, a chunk at a time.
+def encode_points(encode: Encode, points: Tensor) -> DiagonalNormal:
+    """Encode points (M, *data_shape), a chunk at a time; gradients reach the points.
 
-    Where a gradient is wanted and there are several chunks, each is read and encoded again for it, so that
-    no more than one chunk's pixels and activations are in memory.
+    Where a gradient is wanted and there are several chunks, each is encoded again for it, so that no more than
+    one chunk's activations are in memory.
     """
+    return _encode_chunks(encode, torch.split(points, _CHUNK_ROWS))
 
-    def encode_rows(first: int) -> tuple[Tensor, Tensor]:
-        rows = torch.arange(first, min(first + _CHUNK_ROWS, len(source)))
-        posterior = encode(source.take(rows).to(device))
+
+def encode_source(encode: Encode, source: ExampleSource, device: torch.device) -> DiagonalNormal:
+    """Encode every example of a source in the same way; no more than one chunk's pixels are in memory."""
+    rows = torch.split(torch.arange(len(source)), _CHUNK_ROWS)
+    return _encode_chunks(lambda chunk: encode(source.take(chunk).to(device)), rows)
+
+
+def _encode_chunks(encode: Encode, chunks: Sequence[Tensor]) -> DiagonalNormal:
+    def parameters(chunk: Tensor) -> tuple[Tensor, Tensor]:
+        posterior = encode(chunk)
         return posterior.mean, posterior.log_variance
 
-    if len(source) > _CHUNK_ROWS and torch.is_grad_enabled():
-        chunks = [checkpoint(encode_rows, first, use_reentrant=False) for first in range(0, len(source), _CHUNK_ROWS)]
+    if len(chunks) > 1 and torch.is_grad_enabled():
+        encoded = [checkpoint(parameters, chunk, use_reentrant=False) for chunk in chunks]
     else:
-        chunks = [encode_rows(first) for first in range(0, len(source), _CHUNK_ROWS)]
-    means, log_variances = zip(*chunks, strict=True)
+        encoded = [parameters(chunk) for chunk in chunks]
+    means, log_variances = zip(*encoded, strict=True)
     return DiagonalNormal(torch.cat(means), torch.cat(log_variances))
 
 

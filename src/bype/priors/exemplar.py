@@ -27,10 +27,15 @@ class ExemplarPrior(Prior):
     S. Norouzi, D. Fleet and M. Norouzi, Exemplar VAE, NeurIPS 2020.
     """
 
+    needs_training_batch = True
+
     def __init__(self, source: ExampleSource, num_exemplars: int) -> None:
         super().__init__()
-        if len(source) < 2:
-            raise ValueError("an exemplar prior needs at least two examples, since each one leaves itself out")
+        if len(source) < 2 or num_exemplars < 2:
+            raise ValueError(
+                f"an exemplar prior needs at least two examples and two exemplars, since each one leaves itself out, "
+                f"not {len(source)} and {num_exemplars}"
+            )
         self.source = source
         self.num_exemplars = num_exemplars
         self.log_variance = nn.Parameter(torch.randn(()))
@@ -40,9 +45,16 @@ class ExemplarPrior(Prior):
         if batch is None:
             means = encode_source(encode, self.source, device).mean
             return NormalMixture(means, self.log_variance, means.new_zeros(len(means)))
-        ids = draw_rows(len(self.source), self.num_exemplars, replace=True, generator=batch.generator)
+        ids = self._draw_subset(batch)
         means = encode_source(encode, _Rows(self.source, ids), device).mean
         return self._leave_one_out(means, ids, batch)
+
+    def _draw_subset(self, batch: TrainingBatch) -> Tensor:
+        """Draw exemplars with replacement, at least two different ones, so that leaving one out leaves another."""
+        while True:
+            ids = draw_rows(len(self.source), self.num_exemplars, replace=True, generator=batch.generator)
+            if (ids != ids[0]).any():
+                return ids
 
     def _leave_one_out(self, means: Tensor, ids: Tensor, batch: TrainingBatch) -> LeaveOneOutMixture:
         device = means.device
@@ -74,6 +86,8 @@ class NearestExemplarPrior(ExemplarPrior):
 
     def __init__(self, source: ExampleSource, num_exemplars: int, latent_dim: int, num_neighbours: int = 10) -> None:
         super().__init__(source, num_exemplars)
+        if num_neighbours < 1:
+            raise ValueError(f"num_neighbours must be at least 1, not {num_neighbours}")
         self.num_neighbours = num_neighbours
         self.register_buffer("cache", torch.zeros(len(source), latent_dim))
         self.register_buffer("is_cached", torch.tensor(False))
@@ -89,7 +103,7 @@ class NearestExemplarPrior(ExemplarPrior):
             return super().forward(encode)
         if not self.is_cached:
             self.refresh(encode)
-        drawn = torch.unique(draw_rows(len(self.source), self.num_exemplars, replace=True, generator=batch.generator))
+        drawn = torch.unique(self._draw_subset(batch))
         ids = drawn[self._nearest(drawn, batch)]
         means = encode_source(encode, _Rows(self.source, ids), self.cache.device).mean
         self.cache[ids] = means.detach()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bype.distributions import NormalMixture, Randomness
-from bype.priors.base import Encode, ExampleSource, Prior, TensorSource, TrainingBatch, draw_rows, encode_source
+from bype.priors.base import Encode, ExampleSource, Prior, TrainingBatch, draw_rows, encode_points
 
 
 def project_to_simplex(weights: Tensor, total: float) -> Tensor:
@@ -66,10 +66,18 @@ class Pseudocoreset(nn.Module):
         super().__init__()
         if total < 1 or len(points) < 1:
             raise ValueError(f"a pseudocoreset needs points and a positive total, not {len(points)} and {total}")
+        if not points.is_floating_point():
+            raise ValueError(f"points must be floating-point numbers as the model sees them, not {points.dtype}")
+        if data_range is not None and not (points.min() >= data_range[0] and points.max() <= data_range[1]):
+            raise ValueError(
+                f"points lie in [{points.min():g}, {points.max():g}], outside the data's range {data_range}; "
+                f"scale the data, or pass data_range=None for data without a range"
+            )
         self.data_range = data_range
         self.register_buffer("points", torch.empty_like(points))
-        self.register_buffer("probabilities", torch.empty(len(points), dtype=torch.float64))
-        self.register_buffer("_total", torch.tensor(total))
+        self.register_buffer("probabilities", torch.empty(len(points), dtype=torch.float64, device=points.device))
+        self.register_buffer("_total", torch.tensor(total, device=points.device))
+        self.register_load_state_dict_post_hook(_check_loaded)  # type: ignore[no-untyped-call]
         self.assign(points, torch.full((len(points),), total / len(points)) if weights is None else weights)
 
     @classmethod
@@ -124,6 +132,23 @@ class Pseudocoreset(nn.Module):
         return self
 
 
+def _check_loaded(pseudocoreset: Pseudocoreset, incompatible_keys: object) -> None:
+    """Refuse a state that breaks the invariants; a sound one is taken to the bit."""
+    points, probabilities = pseudocoreset.points, pseudocoreset.probabilities
+    low, high = pseudocoreset.data_range or (-torch.inf, torch.inf)
+    if not (
+        pseudocoreset.total >= 1
+        and points.isfinite().all()
+        and ((points >= low) & (points <= high)).all()
+        and (probabilities >= 0).all()
+        and abs(probabilities.sum().item() - 1) < 1e-9
+    ):
+        raise ValueError(
+            "the saved pseudocoreset is damaged: its points must be finite and inside the data's range, its weights "
+            "non-negative with the number of examples as their sum"
+        )
+
+
 class PseudocoresetPrior(Prior):
     r"""The prior of ByPE-VAE: a weighted mixture around the latent means of a pseudocoreset (Eq. 9 to 12).
 
@@ -139,6 +164,5 @@ class PseudocoresetPrior(Prior):
         self.log_variance = nn.Parameter(torch.randn(()))
 
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
-        points = self.pseudocoreset.points
-        means = encode_source(encode, TensorSource(points), points.device).mean
+        means = encode_points(encode, self.pseudocoreset.points).mean
         return NormalMixture(means, self.log_variance, self.pseudocoreset.probabilities.log())

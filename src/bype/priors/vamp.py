@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bype.distributions import NormalMixture, Randomness, standard_normal
-from bype.priors.base import Encode, Prior, TensorSource, TrainingBatch, encode_source
+from bype.priors.base import Encode, Prior, TrainingBatch, encode_points
 
 
 class VampPrior(Prior):
@@ -41,5 +41,5 @@ class VampPrior(Prior):
 
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
         inputs = self.pseudo_inputs if self.data_range is None else self.pseudo_inputs.clamp(*self.data_range)
-        posterior = encode_source(encode, TensorSource(inputs), inputs.device)
+        posterior = encode_points(encode, inputs)
         return NormalMixture(posterior.mean, posterior.log_variance, posterior.mean.new_zeros(len(inputs)))
