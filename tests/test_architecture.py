@@ -20,6 +20,7 @@ LAYERS = [
     {"evaluation", "training"},
     {"report", "paper"},
     {"estimator", "cli"},
+    {"__main__"},
 ]
 # Networks hold no probability; data and the several processes know nothing of the method.
 FORBIDDEN = {"networks": {"distributions", "likelihoods"}}

@@ -1,21 +1,44 @@
 """ByPE-VAE: variational autoencoders whose prior is a small weighted set of learned pseudo-data."""
 
-from bype.coreset import PSVI, InverseTimeSteps, RestartedAdam
-from bype.evaluation.generation import embed, interpolate, reconstruct, sample
-from bype.likelihoods import Bernoulli, DiscretisedLogistic, FixedGaussian, LearnedGaussian, SquaredError
-from bype.models import VAE, HierarchicalVAE, conv_hvae, mlp_hvae, mlp_vae, residual_vae
-from bype.objective import ELBO, importance_weighted_bound, kl_weight
-from bype.priors import (
-    ExemplarPrior,
-    GaussianPrior,
-    NearestExemplarPrior,
-    Pseudocoreset,
-    PseudocoresetPrior,
-    TensorSource,
-    VampPrior,
-)
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bype.coreset import PSVI, InverseTimeSteps, RestartedAdam
+    from bype.evaluation.generation import embed, interpolate, reconstruct, sample
+    from bype.likelihoods import Bernoulli, DiscretisedLogistic, FixedGaussian, LearnedGaussian, SquaredError
+    from bype.models import VAE, HierarchicalVAE, conv_hvae, mlp_hvae, mlp_vae, residual_vae
+    from bype.objective import ELBO, importance_weighted_bound, kl_weight
+    from bype.priors import (
+        ExemplarPrior,
+        GaussianPrior,
+        NearestExemplarPrior,
+        Pseudocoreset,
+        PseudocoresetPrior,
+        TensorSource,
+        VampPrior,
+    )
 
 __version__ = "0.1.0.dev0"
+
+# Names are imported when they are first used, so that the command line answers without loading torch.
+_HOMES = {
+    "bype.coreset": ("PSVI", "InverseTimeSteps", "RestartedAdam"),
+    "bype.evaluation.generation": ("embed", "interpolate", "reconstruct", "sample"),
+    "bype.likelihoods": ("Bernoulli", "DiscretisedLogistic", "FixedGaussian", "LearnedGaussian", "SquaredError"),
+    "bype.models": ("VAE", "HierarchicalVAE", "conv_hvae", "mlp_hvae", "mlp_vae", "residual_vae"),
+    "bype.objective": ("ELBO", "importance_weighted_bound", "kl_weight"),
+    "bype.priors": (
+        "ExemplarPrior",
+        "GaussianPrior",
+        "NearestExemplarPrior",
+        "Pseudocoreset",
+        "PseudocoresetPrior",
+        "TensorSource",
+        "VampPrior",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ELBO",
@@ -47,3 +70,15 @@ __all__ = [
     "residual_vae",
     "sample",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'bype' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

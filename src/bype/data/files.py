@@ -1,0 +1,66 @@
+"""Small files, read with bounds and written all or nothing."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+MAX_JSON_BYTES = 2**24
+
+
+class FileError(ValueError):
+    """A file that cannot be used, and why."""
+
+
+def parse_json(text: bytes) -> Any:
+    """Read JSON that may come from a stranger."""
+    try:
+        return json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"no valid JSON: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of bounded size."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with os.fdopen(descriptor, "rb") as file:
+            text = file.read(MAX_JSON_BYTES + 1)
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    if len(text) > MAX_JSON_BYTES:
+        raise FileError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB")
+    try:
+        return parse_json(text)
+    except FileError as error:
+        raise FileError(f"{path}: {error}") from error
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a new file and wait until it is on the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace a file in one step: a reader sees the old content or the new one, whatever happens."""
+    partial = path.with_name(f".{path.name}.partial")
+    write_synced(partial, content)
+    partial.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def to_json(content: Any) -> bytes:
+    """Return JSON text, always the same for the same content."""
+    return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()

@@ -1,0 +1,116 @@
+"""From a source to a store."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bype.data.manifest import DTYPES, Manifest
+from bype.data.order import KeyedPermutation, derive_key
+from bype.data.sources import Pool, Source, SourceError, SourceOptions, open_source
+from bype.data.writer import StoreWriter
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A store that was made."""
+
+    manifest: Manifest
+    skipped: tuple[str, ...]
+
+
+def prepare(
+    source: Path,
+    out: Path,
+    options: SourceOptions = SourceOptions(),  # noqa: B008 - frozen
+    *,
+    validation: float | None = None,
+    test: float | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Prepared:
+    """Turn what a user has into a store.
+
+    Parameters
+    ----------
+    source
+        A folder or a file; see :func:`bype.data.sources.open_source`.
+    out
+        Where the store will be; it must not exist.
+    options
+        What the user says about the data.
+    validation, test
+        How many examples, or below 1 what share, are set apart; the source's own habit if left out.
+    seed
+        For which ones are set apart, where that is at random.
+    progress
+        Called with the number of examples done and in all.
+    """
+    opened = open_source(source, options)
+    total = sum(pool.num_rows for pool in opened.pools)
+    _check_space(opened, total, out)
+    done = 0
+    with StoreWriter(
+        out,
+        opened.shape,
+        opened.dtype,
+        classes=opened.classes,
+        names=opened.names,
+        source=opened.description,
+        has_labels=opened.has_labels,
+    ) as writer:
+        for number, pool in enumerate(opened.pools):
+            split_of = _division(pool, validation, test, derive_key(seed, "division", number))
+            for positions, chunk in pool.read():
+                split_numbers = split_of(positions)
+                for split_number, split in enumerate(("train", "validation", "test")):
+                    chosen = split_numbers == split_number
+                    if chosen.any():
+                        labels = None if chunk.labels is None else chunk.labels[chosen]
+                        writer.append(split, np.asarray(chunk.rows[chosen], dtype=DTYPES[opened.dtype]), labels)
+                done += len(positions)
+                progress(done, total)
+    if writer.manifest is None:
+        raise RuntimeError("the writer did not finish")
+    return Prepared(writer.manifest, tuple(opened.skipped))
+
+
+def _division(
+    pool: Pool, validation: float | None, test: float | None, key: int
+) -> Callable[[np.ndarray[tuple[int], np.dtype[np.int64]]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Return a function from positions in a pool to numbers of splits: 0 train, 1 validation, 2 test."""
+    if pool.split is not None:
+        number = ("train", "validation", "test").index(pool.split)
+        return lambda positions: np.full(len(positions), number, dtype=np.int64)
+    num_validation = _number(pool.validation if validation is None else validation, pool.num_rows, "validation")
+    num_test = _number(pool.test if test is None else test, pool.num_rows, "test")
+    num_train = pool.num_rows - num_validation - num_test
+    if num_train < 1:
+        apart = f"{num_validation} for validation and {num_test} for test"
+        raise SourceError(f"{pool.num_rows} examples less {apart} leave no train split")
+    order = KeyedPermutation(pool.num_rows, key)
+
+    def split_of(positions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        place = order(positions) if pool.shuffled else positions
+        return np.searchsorted([num_train, num_train + num_validation], place, side="right").astype(np.int64)
+
+    return split_of
+
+
+def _number(value: float, num_rows: int, name: str) -> int:
+    """Return how many examples a count, or below 1 a share, means."""
+    if value < 0 or (value >= 1 and value != int(value)):
+        raise SourceError(f"--{name} must be a share below 1 or a whole number of examples, not {value}")
+    if value >= 1 or value == 0:
+        return int(value)
+    return max(1, round(value * num_rows)) if num_rows > 1 else 0
+
+
+def _check_space(source: Source, total: int, out: Path) -> None:
+    place = next(parent for parent in out.absolute().parents if parent.exists())
+    needed = total * (int(np.prod(source.shape)) * DTYPES[source.dtype].itemsize + 4)
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        raise SourceError(f"the store needs {needed / 1e9:.1f} GB, but {place} has {free / 1e9:.1f} GB left")

@@ -1,0 +1,159 @@
+"""NumPy arrays, .npy and .npz, read as streams."""
+
+import math
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from bype.data.sources.base import CHUNK_BYTES, Chunk, Pool, Source, SourceError, SourceOptions, numbered
+
+_EXAMPLE_NAMES = ("x", "images", "data", "features")
+_LABEL_NAMES = ("y", "labels", "targets")
+
+
+def open_arrays(path: Path, options: SourceOptions) -> Source:
+    """Open an array of examples, or an archive with examples and labels.
+
+    In an archive the examples are called x, images, data or features, the labels y, labels or targets; or there are
+    x_train, y_train, x_test and y_test.
+    """
+    arrays = _Arrays(path)
+    if {"x_train", "x_test"} <= set(arrays.headers):
+        pairs = [(None, "x_train", "y_train"), ("test", "x_test", "y_test")]
+    else:
+        named = [name for name in _EXAMPLE_NAMES if name in arrays.headers]
+        examples = named[0] if named else next(iter(arrays.headers)) if len(arrays.headers) == 1 else None
+        if examples is None:
+            raise SourceError(
+                f"{path} holds {', '.join(arrays.headers)}; call the examples {' or '.join(_EXAMPLE_NAMES)}, "
+                f"the labels {' or '.join(_LABEL_NAMES)}"
+            )
+        pairs = [(None, examples, next((name for name in _LABEL_NAMES if name in arrays.headers), ""))]
+    has_labels = all(labels in arrays.headers for _, _, labels in pairs)
+    layouts = {_layout(path, *arrays.headers[examples]) for _, examples, _ in pairs}
+    if len(layouts) > 1:
+        raise SourceError(f"the arrays in {path} have different shapes or types")
+    shape, dtype, channels_last = layouts.pop()
+    largest = max((arrays.largest_label(labels) for _, _, labels in pairs), default=0) if has_labels else -1
+    pools = tuple(
+        Pool(
+            split,
+            arrays.headers[examples][0][0],
+            lambda examples=examples, labels=labels: numbered(  # type: ignore[misc]
+                arrays.chunks(examples, labels if has_labels else None, shape, dtype, channels_last)
+            ),
+            validation=0.1 if split is None else 0.0,
+            test=0.1 if split is None and len(pairs) == 1 else 0.0,
+        )
+        for split, examples, labels in pairs
+    )
+    classes = tuple(str(k) for k in range(largest + 1))
+    return Source(f"arrays in {path.name}", shape, dtype, pools, has_labels, classes)
+
+
+Header = tuple[tuple[int, ...], np.dtype[Any]]
+
+
+def _layout(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[tuple[int, ...], str, bool]:
+    """Return the shape of one example, how it is stored, and whether channels come last."""
+    if len(shape) == 2:
+        if dtype.kind not in "fiu":
+            raise SourceError(f"{path}: features must be numbers, not {dtype}")
+        return shape[1:], "float32", False
+    if len(shape) not in (3, 4) or dtype != np.uint8:
+        raise SourceError(
+            f"{path}: an array of shape {shape} and type {dtype} is neither images (uint8, (N, height, width), "
+            f"(N, height, width, channels) or (N, channels, height, width)) nor features ((N, features))"
+        )
+    if len(shape) == 3:
+        return (1, *shape[1:]), "uint8", False
+    if shape[3] in (1, 3):
+        return (shape[3], shape[1], shape[2]), "uint8", True
+    return shape[1:], "uint8", False
+
+
+class _Arrays:
+    """The arrays of a .npy or .npz file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._members = {"x": None} if path.suffix == ".npy" else self._archive_members()
+        self.headers: dict[str, Header] = {}
+        for name in self._members:
+            with self._open(name) as (_, header):
+                self.headers[name] = header
+        if not self.headers:
+            raise SourceError(f"{path} holds no array")
+
+    def _archive_members(self) -> dict[str, str | None]:
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                return {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
+        except (zipfile.BadZipFile, OSError) as error:
+            raise SourceError(f"cannot read {self.path}: {error}") from error
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[tuple[IO[bytes], Header]]:
+        member = self._members[name]
+        try:
+            if member is None:
+                with self.path.open("rb") as file:
+                    yield file, self._read_header(file)
+            else:
+                with zipfile.ZipFile(self.path) as archive, archive.open(member) as file:
+                    yield file, self._read_header(file)
+        except (OSError, zipfile.BadZipFile, EOFError, ValueError) as error:
+            if isinstance(error, SourceError):
+                raise
+            raise SourceError(f"cannot read {self.path}: {error}") from error
+
+    def _read_header(self, file: IO[bytes]) -> Header:
+        version = npy_format.read_magic(file)
+        if version == (1, 0):
+            shape, column_major, dtype = npy_format.read_array_header_1_0(file)
+        elif version == (2, 0):
+            shape, column_major, dtype = npy_format.read_array_header_2_0(file)
+        else:
+            raise SourceError(f"{self.path} has an unknown version of NumPy's format, {version}")
+        if dtype.hasobject or column_major or not shape or 0 in shape:
+            raise SourceError(f"{self.path}: arrays must be non-empty, of plain numbers and in C order")
+        return shape, dtype
+
+    def _blocks(self, name: str) -> Iterator[np.ndarray[Any, Any]]:
+        with self._open(name) as (file, (shape, dtype)):
+            row_bytes = math.prod(shape[1:]) * dtype.itemsize
+            step = max(1, CHUNK_BYTES // row_bytes)
+            for first in range(0, shape[0], step):
+                count = min(step, shape[0] - first)
+                content = file.read(count * row_bytes)
+                if len(content) != count * row_bytes:
+                    raise SourceError(f"{self.path} ends too early: it was cut off")
+                yield np.frombuffer(content, dtype).reshape(count, *shape[1:])
+
+    def largest_label(self, name: str) -> int:
+        """Return the largest label, having looked at them all."""
+        largest = 0
+        for block in self._blocks(name):
+            if block.ndim != 1 or block.dtype.kind not in "iu" or block.min() < 0 or block.max() >= 2**20:
+                raise SourceError(f"{self.path}: labels must be whole numbers from 0 on, one for each example")
+            largest = max(largest, int(block.max()))
+        return largest
+
+    def chunks(
+        self, examples: str, labels: str | None, shape: tuple[int, ...], dtype: str, channels_last: bool
+    ) -> Iterator[Chunk]:
+        """Read examples and labels side by side."""
+        targets = np.concatenate(list(self._blocks(labels))).astype(np.int32) if labels else None
+        first = 0
+        for block in self._blocks(examples):
+            rows = block.transpose(0, 3, 1, 2) if channels_last else block.reshape(len(block), *shape)
+            rows = rows.astype(np.float32) if dtype == "float32" else rows
+            if dtype == "float32" and not np.isfinite(rows).all():
+                raise SourceError(f"{self.path}: example {first} or one soon after holds a number that is not finite")
+            yield Chunk(rows, None if targets is None else targets[first : first + len(rows)])
+            first += len(rows)

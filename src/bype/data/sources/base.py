@@ -1,0 +1,83 @@
+"""What all sources have in common."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+CHUNK_BYTES = 2**22
+
+
+class SourceError(ValueError):
+    """Data that cannot be read, and why."""
+
+
+class Chunk(NamedTuple):
+    """Some consecutive examples (n, *shape) and, where there are any, their labels (n,)."""
+
+    rows: NDArray[Any]
+    labels: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Examples that are still to be divided into splits, or all of one split.
+
+    Attributes
+    ----------
+    split
+        ``None`` if they are to be divided, else the split that they all belong to.
+    num_rows
+        How many there are, counting any that turn out to be unreadable.
+    read
+        Starts reading them. A chunk may say which positions of the pool it lacks by leaving them out: then
+        ``positions`` has those it holds.
+    validation
+        How many of them, or what share, become the validation split by default.
+    test
+        The same for the test split.
+    shuffled
+        Whether validation and test examples are drawn at random; otherwise they are the last ones.
+    """
+
+    split: str | None
+    num_rows: int
+    read: Callable[[], Iterator[tuple[NDArray[np.int64], Chunk]]]
+    validation: float = 0.0
+    test: float = 0.0
+    shuffled: bool = True
+
+
+@dataclass(frozen=True)
+class Source:
+    """Examples of one shape from one place."""
+
+    description: str
+    shape: tuple[int, ...]
+    dtype: str
+    pools: tuple[Pool, ...]
+    has_labels: bool
+    classes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    skipped: list[str] = field(default_factory=list)
+    """What could not be read, in words; filled while reading."""
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What a user may say about the data."""
+
+    label: str | None = None
+    """The column of a table that holds the label."""
+    size: int | None = None
+    """Resize images to this height and width, cutting off what is not square."""
+
+
+def numbered(chunks: Iterator[Chunk]) -> Iterator[tuple[NDArray[np.int64], Chunk]]:
+    """Give each example its position, where chunks leave none out."""
+    start = 0
+    for chunk in chunks:
+        yield np.arange(start, start + len(chunk.rows), dtype=np.int64), chunk
+        start += len(chunk.rows)

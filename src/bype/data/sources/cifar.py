@@ -1,0 +1,47 @@
+"""The binary batches of CIFAR-10."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from bype.data.sources.base import Chunk, Pool, Source, SourceError, SourceOptions, numbered
+
+_SHAPE = (3, 32, 32)
+_ROW_BYTES = 1 + 3 * 32 * 32
+_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_NUM_VALIDATION = 10_000
+
+
+def is_cifar_folder(folder: Path) -> bool:
+    """Tell whether a folder holds the batches."""
+    return (folder / "data_batch_1.bin").is_file()
+
+
+def open_cifar(folder: Path, options: SourceOptions) -> Source:
+    """Open CIFAR-10's batches: 10,000 training images, drawn at random, become the validation split."""
+    train = sorted(folder.glob("data_batch_*.bin"))
+    test = [folder / "test_batch.bin"]
+    pools = []
+    for paths, split in ((train, None), (test, "test")):
+        num_rows = sum(_count(path) for path in paths)
+        num_validation = min(_NUM_VALIDATION, num_rows // 2) if split is None else 0
+        pools.append(Pool(split, num_rows, lambda paths=paths: numbered(_read(paths)), validation=num_validation))  # type: ignore[misc]
+    return Source(f"CIFAR-10 batches in {folder.name}", _SHAPE, "uint8", tuple(pools), True, _CLASSES)
+
+
+def _count(path: Path) -> int:
+    if not path.is_file():
+        raise SourceError(f"{path} is missing")
+    size = path.stat().st_size
+    if size == 0 or size % _ROW_BYTES:
+        raise SourceError(f"{path} is no CIFAR-10 batch: its size is no multiple of {_ROW_BYTES} bytes")
+    return size // _ROW_BYTES
+
+
+def _read(paths: list[Path]) -> Iterator[Chunk]:
+    for path in paths:
+        with path.open("rb") as file:
+            while content := file.read(1000 * _ROW_BYTES):
+                rows = np.frombuffer(content, np.uint8).reshape(-1, _ROW_BYTES)
+                yield Chunk(rows[:, 1:].reshape(-1, *_SHAPE), rows[:, 0].astype(np.int32))

@@ -1,0 +1,106 @@
+"""Tables of numbers in .csv files."""
+
+import csv
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from bype.data.sources.base import Chunk, Pool, Source, SourceError, SourceOptions, numbered
+
+_CHUNK_LINES = 4096
+_MAX_CLASSES = 100_000
+
+
+def open_table(path: Path, options: SourceOptions) -> Source:
+    """Open a table: every column is a feature, except the one that ``options.label`` names."""
+    table = _Table(path, options.label)
+    pool = Pool(None, table.num_rows, lambda: numbered(table.chunks()), validation=0.1, test=0.1)
+    return Source(
+        f"table {path.name}",
+        (len(table.features),),
+        "float32",
+        (pool,),
+        table.label_column is not None,
+        tuple(table.classes),
+        tuple(table.features),
+    )
+
+
+class _Table:
+    """A table, gone through once to count lines and classes."""
+
+    def __init__(self, path: Path, label: str | None) -> None:
+        self.path = path
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            first = next(csv.reader(file), None)
+        if not first:
+            raise SourceError(f"{path} is empty")
+        self.has_header = any(_number(cell) is None for cell in first)
+        self.columns = first if self.has_header else [f"column {k}" for k in range(len(first))]
+        if label is not None and label not in self.columns:
+            raise SourceError(f"{path} has no column {label!r}; it has {', '.join(self.columns)}")
+        self.label_column = None if label is None else self.columns.index(label)
+        self.features = [name for k, name in enumerate(self.columns) if k != self.label_column]
+        if not self.features:
+            raise SourceError(f"{path} has no column of features")
+        classes: set[str] = set()
+        self.num_rows = 0
+        for _, cells in self._lines():
+            self.num_rows += 1
+            if self.label_column is not None:
+                classes.add(cells[self.label_column])
+                if len(classes) > _MAX_CLASSES:
+                    raise SourceError(f"{path}: column {label!r} has over {_MAX_CLASSES} different values: no label")
+        if self.num_rows == 0:
+            raise SourceError(f"{path} has no lines below its header")
+        self.classes = sorted(classes)
+
+    def _lines(self) -> Iterator[tuple[int, list[str]]]:
+        with self.path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            try:
+                for cells in reader:
+                    if (self.has_header and reader.line_num == 1) or not cells:
+                        continue
+                    if len(cells) != len(self.columns):
+                        raise SourceError(
+                            f"{self.path}, line {reader.line_num}: {len(cells)} cells, not {len(self.columns)}"
+                        )
+                    yield reader.line_num, cells
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise SourceError(f"{self.path}, line {reader.line_num}: {error}") from error
+
+    def chunks(self) -> Iterator[Chunk]:
+        numbers = {name: k for k, name in enumerate(self.classes)}
+        rows: list[list[float]] = []
+        labels: list[int] = []
+        for line, cells in self._lines():
+            if self.label_column is not None:
+                labels.append(numbers[cells.pop(self.label_column)])
+            values = [_number(cell) for cell in cells]
+            if None in values:
+                column = self.features[values.index(None)]
+                raise SourceError(
+                    f"{self.path}, line {line}: column {column!r} holds {cells[values.index(None)]!r}, not a number; "
+                    f"fill or drop such lines, or name the column with --label if it is the label"
+                )
+            rows.append(values)  # type: ignore[arg-type]
+            if len(rows) == _CHUNK_LINES:
+                yield self._chunk(rows, labels)
+                rows, labels = [], []
+        if rows:
+            yield self._chunk(rows, labels)
+
+    def _chunk(self, rows: list[list[float]], labels: list[int]) -> Chunk:
+        has_labels = self.label_column is not None
+        return Chunk(np.array(rows, dtype=np.float32), np.array(labels, dtype=np.int32) if has_labels else None)
+
+
+def _number(cell: str) -> float | None:
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and abs(value) < 3e38 else None

@@ -1,0 +1,152 @@
+"""A store: examples as rows of bytes in shards on disk, beside a manifest.
+
+Rows are read one by one at their positions, so memory does not grow with the number of examples. A store may come
+from a stranger: nothing in it is executed, and no name leads outside its folder.
+"""
+
+import hashlib
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bype.data.files import FileError, read_json
+from bype.data.manifest import DTYPES, LABEL_DTYPE, Manifest, Shard, StoreError
+from bype.data.order import Rows
+
+
+class Split:
+    """The examples of one split of a store, read by row number."""
+
+    def __init__(self, folder: Path, manifest: Manifest, name: str) -> None:
+        self.name = name
+        self.shape = manifest.shape
+        self._dtype = DTYPES[manifest.dtype]
+        self._content = manifest.splits[name]
+        self._row_bytes = manifest.row_bytes
+        self._ends = np.cumsum([shard.num_rows for shard in self._content.rows], dtype=np.int64)
+        self._files = [_open_shard(folder, shard, self._row_bytes) for shard in self._content.rows]
+        self._label_files = [_open_shard(folder, shard, LABEL_DTYPE.itemsize) for shard in self._content.labels]
+        weakref.finalize(self, _close_all, [*self._files, *self._label_files])
+
+    def __len__(self) -> int:
+        return self._content.num_rows
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether each example has a label."""
+        return bool(self._label_files)
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of one example on disk."""
+        return self._row_bytes
+
+    def read(self, rows: Rows) -> NDArray[Any]:
+        """Return the examples (len(rows), *shape), as they are on disk."""
+        raw = self._read(self._files, rows, self._row_bytes)
+        return raw.view(self._dtype).reshape(len(rows), *self.shape)
+
+    def labels(self, rows: Rows) -> NDArray[np.int32]:
+        """Return the labels (len(rows),)."""
+        if not self.has_labels:
+            raise StoreError(f"split {self.name} has no labels")
+        return self._read(self._label_files, rows, LABEL_DTYPE.itemsize).view(LABEL_DTYPE).reshape(-1)
+
+    def will_need(self, first_row: int, num_rows: int) -> None:
+        """Tell the system that these rows will be read soon, so that it reads them in sequence."""
+        stop = min(first_row + num_rows, len(self))
+        while first_row < stop:
+            shard = int(np.searchsorted(self._ends, first_row, side="right"))
+            start = int(self._ends[shard - 1]) if shard else 0
+            count = min(stop, int(self._ends[shard])) - first_row
+            offset = (first_row - start) * self._row_bytes
+            os.posix_fadvise(self._files[shard], offset, count * self._row_bytes, os.POSIX_FADV_WILLNEED)
+            first_row += count
+
+    def _read(self, files: list[int], rows: Rows, row_bytes: int) -> NDArray[np.uint8]:
+        buffer = np.empty((len(rows), row_bytes), dtype=np.uint8)
+        if len(rows) == 0:
+            return buffer
+        if not (rows.min() >= 0 and rows.max() < len(self)):
+            raise IndexError(f"rows must be between 0 and {len(self) - 1}")
+        shards = np.searchsorted(self._ends, rows, side="right")
+        starts = np.concatenate([[0], self._ends])[shards]
+        view = memoryview(buffer.data).cast("B")
+        descriptors = [files[shard] for shard in shards.tolist()]
+        position = 0
+        for number, offset in enumerate(((rows - starts) * row_bytes).tolist()):
+            end = position + row_bytes
+            if os.preadv(descriptors[number], [view[position:end]], offset) != row_bytes:
+                raise StoreError(f"split {self.name} ends before row {rows[number]}: a shard was cut off")
+            position = end
+        return buffer
+
+
+def _open_shard(folder: Path, shard: Shard, row_bytes: int) -> int:
+    path = folder / shard.name
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error.strerror}") from error
+    size = os.fstat(descriptor).st_size
+    if size != shard.num_rows * row_bytes:
+        os.close(descriptor)
+        raise StoreError(
+            f"{path} has {size} bytes where the manifest says {shard.num_rows * row_bytes}; prepare the data again"
+        )
+    return descriptor
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+class Store:
+    """A folder with a manifest and shards.
+
+    Parameters
+    ----------
+    folder
+        Where it is.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        path = self.folder / "manifest.json"
+        if not path.exists():
+            raise StoreError(
+                f"{self.folder} is no bype store, it has no manifest.json; make one with: bype data prepare"
+            )
+        try:
+            self.manifest = Manifest.from_fields(read_json(path))
+        except StoreError as error:
+            raise StoreError(f"{path}: {error}") from error
+        except FileError as error:
+            raise StoreError(str(error)) from error
+
+    def split(self, name: str) -> Split:
+        """Open a split."""
+        if name not in self.manifest.splits:
+            raise StoreError(f"{self.folder} has no split {name}; it has {', '.join(self.manifest.splits)}")
+        return Split(self.folder, self.manifest, name)
+
+    def verify(self) -> None:
+        """Read every byte and compare with the checksums."""
+        for content in self.manifest.splits.values():
+            for shard, row_bytes in [
+                *((s, self.manifest.row_bytes) for s in content.rows),
+                *((s, LABEL_DTYPE.itemsize) for s in content.labels),
+            ]:
+                with os.fdopen(_open_shard(self.folder, shard, row_bytes), "rb") as file:
+                    digest = hashlib.sha256()
+                    while chunk := file.read(2**20):
+                        digest.update(chunk)
+                if digest.hexdigest() != shard.sha256:
+                    raise StoreError(
+                        f"{self.folder / shard.name} has changed since it was written; prepare the data again"
+                    )

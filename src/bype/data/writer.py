@@ -1,0 +1,136 @@
+"""Writing a store, in constant memory and all or nothing."""
+
+import hashlib
+import math
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bype.data.files import sync_folder, write_synced
+from bype.data.manifest import (
+    DTYPES,
+    LABEL_DTYPE,
+    SPLITS,
+    Manifest,
+    Shard,
+    SplitManifest,
+    StoreError,
+    require,
+    shard_name,
+)
+
+_SHARD_BYTES = 2**28
+
+
+class StoreWriter:
+    """Writes a store beside its place and moves it there when it is whole.
+
+    Use it as a context manager: an error, or an interruption, leaves nothing behind.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        shape: tuple[int, ...],
+        dtype: str,
+        *,
+        classes: tuple[str, ...] = (),
+        names: tuple[str, ...] = (),
+        source: str,
+        has_labels: bool,
+    ) -> None:
+        self._folder = Path(folder)
+        self._partial = self._folder.with_name(f".{self._folder.name}.partial")
+        self._shape, self._dtype, self._classes, self._names, self._source = shape, dtype, classes, names, source
+        self._has_labels = has_labels
+        self._shards: dict[str, dict[str, list[Shard]]] = {}
+        self._open: dict[tuple[str, str], _ShardWriter] = {}
+        self.manifest: Manifest | None = None
+
+    def __enter__(self) -> Self:
+        if self._folder.exists():
+            raise StoreError(f"{self._folder} exists already; remove it, or choose another --out")
+        if self._partial.exists():
+            shutil.rmtree(self._partial)  # what a killed preparation left
+        self._partial.mkdir(parents=True)
+        return self
+
+    def append(self, split: str, rows: NDArray[Any], labels: NDArray[Any] | None = None) -> None:
+        """Add examples (n, *shape) and their labels (n,) to a split."""
+        if rows.shape[1:] != self._shape or rows.dtype != DTYPES[self._dtype]:
+            raise ValueError(f"rows must be {self._dtype} of shape {self._shape}, not {rows.dtype} of {rows.shape[1:]}")
+        self._write(split, "rows", np.ascontiguousarray(rows).reshape(len(rows), -1))
+        if self._has_labels:
+            if labels is None or len(labels) != len(rows):
+                raise ValueError("every row needs a label")
+            self._write(split, "labels", labels.astype(LABEL_DTYPE).reshape(-1, 1))
+
+    def _write(self, split: str, kind: str, rows: NDArray[Any]) -> None:
+        rows_per_shard = max(1, _SHARD_BYTES // (math.prod(self._shape) * DTYPES[self._dtype].itemsize))
+        while len(rows):
+            writer = self._open.get((split, kind))
+            if writer is None:
+                number = len(self._shards.setdefault(split, {"rows": [], "labels": []})[kind])
+                writer = _ShardWriter(self._partial / shard_name(split, number, kind))
+                self._open[split, kind] = writer
+            part = rows[: rows_per_shard - writer.num_rows]
+            writer.write(part)
+            rows = rows[len(part) :]
+            if writer.num_rows == rows_per_shard:
+                self._close(split, kind)
+
+    def _close(self, split: str, kind: str) -> None:
+        self._shards[split][kind].append(self._open.pop((split, kind)).close())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            for key in list(self._open):
+                self._close(*key)
+            if error is None:
+                self._finish()
+        except BaseException:
+            shutil.rmtree(self._partial, ignore_errors=True)
+            raise
+        if error is not None:
+            shutil.rmtree(self._partial, ignore_errors=True)
+
+    def _finish(self) -> None:
+        require("train" in self._shards, "there are no examples to write")
+        splits = {
+            name: SplitManifest(tuple(kinds["rows"]), tuple(kinds["labels"]))
+            for name in SPLITS
+            if (kinds := self._shards.get(name))
+        }
+        self.manifest = Manifest(self._shape, self._dtype, self._classes, self._names, self._source, splits)
+        write_synced(self._partial / "manifest.json", self.manifest.to_bytes())
+        self._partial.rename(self._folder)
+        sync_folder(self._folder.parent)
+
+
+class _ShardWriter:
+    """One shard being written, with its checksum."""
+
+    def __init__(self, path: Path) -> None:
+        self.num_rows = 0
+        self._path = path
+        self._file = path.open("wb")
+        self._digest = hashlib.sha256()
+
+    def write(self, rows: NDArray[Any]) -> None:
+        content = np.ascontiguousarray(rows)
+        self._file.write(content.data)
+        self._digest.update(content.data)
+        self.num_rows += len(rows)
+
+    def close(self) -> Shard:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return Shard(self._path.name, self.num_rows, self._digest.hexdigest())

@@ -1,0 +1,63 @@
+"""Recipes: a name for each cell of the paper's tables, and the configuration that trains it."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from bype.training.config import ConfigError, Network, PriorName, TrainingConfig
+
+_DATA_NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "celeba": "CelebA at 64x64"}
+_NETWORK_NAMES: dict[Network, str] = {
+    "vae": "VAE",
+    "hvae": "HVAE of two levels",
+    "convhvae": "ConvHVAE",
+    "celeba": "residual network",
+}
+_PRIOR_NAMES: dict[PriorName, str] = {
+    "gaussian": "standard normal prior",
+    "vamp": "VampPrior of {components} pseudo-inputs",
+    "exemplar": "Exemplar prior, {components} exemplars in a step",
+    "bype": "pseudocoreset of {components} points, updated by PSVI every 10 epochs",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A configuration with a name."""
+
+    name: str
+    description: str
+    config: TrainingConfig
+
+
+def _paper_recipe(data: str, network: Network, prior: PriorName) -> Recipe:
+    components = 240 if data == "celeba" else 500
+    # The authors let pseudo-points leave the data's range, and took 500 draws for models of two levels.
+    config = TrainingConfig(network=network, prior=prior, components=components, clamp_points=False)
+    if network in ("hvae", "convhvae"):
+        config = dataclasses.replace(config, update_draws=500)
+    text = f"{_DATA_NAMES[data]}, {_NETWORK_NAMES[network]}, {_PRIOR_NAMES[prior].format(components=components)}"
+    return Recipe(f"paper/{data}/{network}/{prior}", text, config)
+
+
+def _all_recipes() -> dict[str, Recipe]:
+    networks: dict[str, tuple[Network, ...]] = {
+        data: ("celeba",) if data == "celeba" else ("vae", "hvae", "convhvae") for data in _DATA_NAMES
+    }
+    recipes = [
+        _paper_recipe(data, network, prior)
+        for data in _DATA_NAMES
+        for network in networks[data]
+        for prior in _PRIOR_NAMES
+    ]
+    return {recipe.name: recipe for recipe in recipes}
+
+
+RECIPES = _all_recipes()
+"""All recipes by name."""
+
+
+def recipe_named(name: str) -> Recipe:
+    """Return a recipe, or say which ones there are."""
+    if name not in RECIPES:
+        raise ConfigError(f"there is no recipe {name!r}; see the list with: bype recipes")
+    return RECIPES[name]

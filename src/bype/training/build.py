@@ -1,0 +1,99 @@
+"""From a configuration to objects: here, and only here, a name becomes a class."""
+
+import torch
+
+from bype.coreset import PSVI, Centring, InverseTimeSteps, RestartedAdam
+from bype.data.store import Split
+from bype.likelihoods import (
+    PIXEL_RANGE,
+    Bernoulli,
+    DiscretisedLogistic,
+    FixedGaussian,
+    LearnedGaussian,
+    Likelihood,
+    SquaredError,
+)
+from bype.models import LatentModel, conv_hvae, mlp_hvae, mlp_vae, residual_vae
+from bype.priors import (
+    ExemplarPrior,
+    GaussianPrior,
+    NearestExemplarPrior,
+    Prior,
+    Pseudocoreset,
+    PseudocoresetPrior,
+    VampPrior,
+)
+from bype.training.config import ConfigError, TrainingConfig
+from bype.training.examples import StoreSource
+from bype.training.randomness import generator_for
+
+
+def build_model(config: TrainingConfig, train: Split) -> LatentModel:
+    """Return the untrained model; the same config and data give the same numbers."""
+    is_image = len(train.shape) == 3
+    if config.network in ("convhvae", "celeba") and not is_image:
+        raise ConfigError(f"the network {config.network} takes images; for feature vectors choose vae or hvae")
+    if config.likelihood in ("bernoulli", "discretised-logistic") and not is_image:
+        raise ConfigError(f"the likelihood {config.likelihood} is for pixels; for features choose learned-gaussian")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(generator_for(config.seed, "start").initial_seed())
+        prior = _build_prior(config, train, is_image)
+        likelihood = _build_likelihood(config, is_image)
+        if config.network == "celeba":
+            return residual_vae(train.shape, prior, likelihood, config.latent_dim)
+        architecture = {"vae": mlp_vae, "hvae": mlp_hvae, "convhvae": conv_hvae}[config.network]
+        model: LatentModel = architecture(train.shape, prior, likelihood, config.latent_dim, config.hidden)
+        return model
+
+
+def _build_likelihood(config: TrainingConfig, is_image: bool) -> Likelihood:
+    mean_range = PIXEL_RANGE if is_image else None
+    match config.likelihood:
+        case "squared-error":
+            return SquaredError(mean_range)
+        case "gaussian":
+            return FixedGaussian(config.variance, mean_range)
+        case "learned-gaussian":
+            return LearnedGaussian(mean_range=mean_range)
+        case "bernoulli":
+            return Bernoulli()
+        case "discretised-logistic":
+            return DiscretisedLogistic()
+
+
+def _build_prior(config: TrainingConfig, train: Split, is_image: bool) -> Prior:
+    source = StoreSource(train)
+    data_range = (0.0, 1.0) if is_image else None
+    generator = generator_for(config.seed, "prior start")
+    if config.prior in ("vamp", "bype") and config.components > len(train):
+        raise ConfigError(f"{config.components} components are more than the {len(train)} examples to train on")
+    match config.prior:
+        case "gaussian":
+            return GaussianPrior(config.latent_dim)
+        case "vamp":
+            if config.vamp_start == "examples":
+                start = VampPrior.start_at_examples(source.take(torch.arange(config.components)), generator=generator)
+            else:
+                start = VampPrior.start_at_random(config.components, train.shape, generator=generator)
+            return VampPrior(start, data_range)
+        case "exemplar":
+            if config.neighbours:
+                return NearestExemplarPrior(source, config.components, config.latent_dim, config.neighbours)
+            return ExemplarPrior(source, config.components)
+        case "bype":
+            data_range = data_range if config.clamp_points else None
+            return PseudocoresetPrior(
+                Pseudocoreset.from_source(source, config.components, data_range, generator=generator)
+            )
+
+
+def build_rule(config: TrainingConfig, model: LatentModel) -> PSVI | None:
+    """Return the rule that updates the pseudocoreset, if there is one to update."""
+    if not isinstance(model.prior, PseudocoresetPrior) or config.update == "frozen":
+        return None
+    steps = (
+        RestartedAdam(model.prior.pseudocoreset, config.update_step_size)
+        if config.update_optimiser == "adam"
+        else InverseTimeSteps(config.update_step_size)
+    )
+    return PSVI(steps, config.update_draws or None, Centring(config.update_centring))

@@ -1,0 +1,173 @@
+"""Checkpoints: written all or nothing, believed only when whole.
+
+A checkpoint is a folder named by its step: tensors in safetensors files, the rest in JSON, and a manifest of sizes
+and checksums that is written last. Nothing in it is executed.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from bype.data.files import FileError, read_json, sync_folder, to_json, write_synced
+
+FORMAT_VERSION = 1
+_TENSOR_FILES = ("model", "training")
+_MAX_HEADER_BYTES = 2**24
+_MAX_TENSOR_BYTES = 2**40
+
+
+class CheckpointError(FileError):
+    """A checkpoint that cannot be used, and why."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a run needs to go on."""
+
+    step: int
+    model: dict[str, Tensor]
+    training: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+class CheckpointFolder:
+    """A folder of checkpoints by step, of which the newest ones are kept.
+
+    Parameters
+    ----------
+    folder
+        Where they are.
+    keep
+        How many stay; at least two, so that a damaged one has another before it.
+    before_commit
+        Called when a checkpoint is written and not yet in its place; an error leaves it out.
+    """
+
+    def __init__(self, folder: Path, keep: int, before_commit: Callable[[], None] = lambda: None) -> None:
+        self.folder = folder
+        self._keep = keep
+        self._before_commit = before_commit
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint and drop the oldest."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        partial = self.folder / f".{checkpoint.step}.partial"
+        place = self.folder / str(checkpoint.step)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        contents = {
+            "model.safetensors": save_tensors(_plain(checkpoint.model)),
+            "training.safetensors": save_tensors(_plain(checkpoint.training)),
+            "state.json": to_json(checkpoint.state),
+        }
+        entries = {}
+        for name, content in contents.items():
+            write_synced(partial / name, content)
+            entries[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        manifest = {"format": "bype-checkpoint", "version": FORMAT_VERSION, "step": checkpoint.step, "files": entries}
+        write_synced(partial / "manifest.json", to_json(manifest))
+        sync_folder(partial)
+        self._before_commit()
+        if place.exists():
+            shutil.rmtree(place)  # a continued run comes by here again
+        partial.rename(place)
+        sync_folder(self.folder)
+        for step in self.steps()[self._keep :]:
+            shutil.rmtree(self.folder / str(step), ignore_errors=True)
+        for left in self.folder.glob(".*.partial"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def steps(self) -> list[int]:
+        """Return the steps of which there are checkpoints, newest first, whole or not."""
+        if not self.folder.is_dir():
+            return []
+        names = [path.name for path in self.folder.iterdir() if re.fullmatch(r"0|[1-9][0-9]{0,17}", path.name)]
+        return sorted(map(int, names), reverse=True)
+
+    def load(self, step: int) -> Checkpoint:
+        """Read and check the checkpoint of a step."""
+        place = self.folder / str(step)
+        if place.is_symlink():
+            raise CheckpointError(f"{place} is a link")
+        try:
+            manifest = read_json(place / "manifest.json")
+            _require(
+                isinstance(manifest, dict)
+                and manifest.get("format") == "bype-checkpoint"
+                and manifest.get("version") == FORMAT_VERSION
+                and manifest.get("step") == step
+                and isinstance(manifest.get("files"), dict),
+                f"{place} has no manifest of this format",
+            )
+            # Written in one way only, so that not even a last line feed can be missing.
+            whole = (place / "manifest.json").read_bytes() == to_json(manifest)
+            _require(whole, f"{place / 'manifest.json'} is not as it was written")
+            tensors = {name: _load_tensors(place, f"{name}.safetensors", manifest) for name in _TENSOR_FILES}
+            state_bytes = _read_checked(place, "state.json", manifest)
+            state = read_json(place / "state.json")
+            _require(len(state_bytes) > 0 and isinstance(state, dict), f"{place / 'state.json'} is broken")
+        except CheckpointError:
+            raise
+        except FileError as error:
+            raise CheckpointError(str(error)) from error
+        return Checkpoint(step, tensors["model"], tensors["training"], state)
+
+    def load_newest(self, warn: Callable[[str], None]) -> Checkpoint | None:
+        """Return the newest checkpoint that is whole, with a warning for each that is not."""
+        for step in self.steps():
+            try:
+                return self.load(step)
+            except CheckpointError as error:
+                warn(f"checkpoint {step} is not used: {error}")
+        return None
+
+
+def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise CheckpointError(message)
+
+
+def _read_checked(place: Path, name: str, manifest: dict[str, Any]) -> bytes:
+    path = place / name
+    entry = manifest["files"].get(name)
+    _require(
+        isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str),
+        f"{place} has no entry for {name} in its manifest",
+    )
+    _require(0 <= entry["bytes"] <= _MAX_TENSOR_BYTES, f"{path} has an impossible size in its manifest")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with os.fdopen(descriptor, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            _require(size == entry["bytes"], f"{path} has {size} bytes, its manifest says {entry['bytes']}")
+            content = file.read()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+    _require(hashlib.sha256(content).hexdigest() == entry["sha256"], f"{path} does not match its checksum")
+    return content
+
+
+def _load_tensors(place: Path, name: str, manifest: dict[str, Any]) -> dict[str, Tensor]:
+    content = _read_checked(place, name, manifest)
+    header_bytes = int.from_bytes(content[:8], "little")
+    _require(
+        len(content) >= 8 and header_bytes <= min(_MAX_HEADER_BYTES, len(content)), f"{place / name} has no header"
+    )
+    try:
+        return load_tensors(content)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{place / name} holds no tensors: {error}") from error

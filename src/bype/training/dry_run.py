@@ -1,0 +1,44 @@
+"""What a run would take, measured on a few steps."""
+
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from bype.data.store import Store
+from bype.objective import ELBO
+from bype.training.build import build_model
+from bype.training.config import Span, TrainingConfig
+from bype.training.examples import StoreSource, TrainingOrder
+from bype.training.optimizer import NormalisedAdam
+
+_STEPS = 8
+
+
+def dry_run(config: TrainingConfig, data: Path) -> Iterator[str]:
+    """Say in lines how large the model is and how long an epoch takes; nothing is written."""
+    store = Store(data)
+    split = store.split("train")
+    model = build_model(config, split)
+    parameters = sum(p.numel() for p in model.parameters())
+    state = sum(math.prod(t.shape) * t.element_size() for t in model.state_dict().values())
+    moments = 2 * sum(p.numel() * p.element_size() for p in model.parameters())
+    yield f"data: {store.manifest.source}, {len(split):,} examples of shape {split.shape} to train on"
+    yield f"model: {parameters:,} parameters; {(state + moments) / 1e6:.1f} MB in memory with Adam's moments"
+    order = TrainingOrder(split, config.seed, config.batch_size, config.window_blocks)
+    source, objective = StoreSource(split), ELBO(model)
+    optimizer = NormalisedAdam(model.named_parameters(), config.learning_rate, config.normalise_gradients)
+    seconds = []
+    for step in range(_STEPS):
+        start = time.perf_counter()
+        rows = order.rows(step % order.steps_per_epoch)
+        objective(source.read(rows), indices=torch.from_numpy(rows)).loss.backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - start)
+    epoch = statistics.median(seconds[1:]) * order.steps_per_epoch
+    longest = Span.parse(config.length).in_steps(order.steps_per_epoch) / order.steps_per_epoch * epoch
+    yield f"time: about {epoch:.1f} s for an epoch of {order.steps_per_epoch:,} steps, without validation and updates"
+    yield f"      at most {longest / 3600:.1f} h for {config.length}, sooner if validation stops improving"

@@ -1,0 +1,68 @@
+"""Examples of a store as a model sees them, and batches of them in the run's order."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bype.data.order import Order, Rows
+from bype.data.store import Split
+
+_BLOCK_BYTES = 2**20
+_ORDER_CHUNK = 2**13
+
+
+class StoreSource:
+    """A split of a store as an example source: bytes become (byte + 0.5) / 256, features stay as they are."""
+
+    def __init__(self, split: Split, device: torch.device | str = "cpu") -> None:
+        self.split = split
+        self._device = torch.device(device)
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def take(self, indices: Tensor) -> Tensor:
+        """Return the examples with these row numbers."""
+        return self.read(indices.cpu().numpy())
+
+    def read(self, rows: Rows) -> Tensor:
+        """Return the examples with these row numbers."""
+        examples = torch.from_numpy(self.split.read(rows)).to(self._device)
+        return examples.float().add_(0.5).div_(256) if examples.dtype == torch.uint8 else examples
+
+
+class TrainingOrder:
+    """The rows of each training step, worked out some thousands at a time."""
+
+    def __init__(self, split: Split, seed: int, batch_size: int, window_blocks: int) -> None:
+        self._split = split
+        block_rows = max(1, _BLOCK_BYTES // split.row_bytes)
+        self._order = Order(len(split), seed, block_rows, window_blocks or None)
+        self._is_windowed = window_blocks > 0
+        self._batch_size = batch_size
+        self.steps_per_epoch = -(-len(split) // batch_size)
+        self._chunk: tuple[int, int, Rows] = (-1, 0, np.empty(0, dtype=np.int64))
+        self._window: tuple[int, int] = (-1, -1)
+
+    def rows(self, step: int) -> Rows:
+        """Return the rows of a step, counted from zero; the last batch of an epoch may be short."""
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        start = batch * self._batch_size
+        stop = min(start + self._batch_size, len(self._split))
+        if self._is_windowed:
+            self._announce(epoch, start)
+        chunk_epoch, chunk_start, chunk = self._chunk
+        if chunk_epoch != epoch or not (chunk_start <= start and stop <= chunk_start + len(chunk)):
+            chunk = self._order.rows(epoch, start, min(max(stop, start + _ORDER_CHUNK), len(self._split)))
+            chunk_start = start
+            self._chunk = (epoch, start, chunk)
+        return chunk[start - chunk_start : stop - chunk_start]
+
+    def _announce(self, epoch: int, position: int) -> None:
+        """Have the disk read this window's blocks, and the next window's, in sequence."""
+        window, blocks = self._order.window_of(epoch, position)
+        if (epoch, window) == self._window:
+            return
+        self._window = (epoch, window)
+        for block in blocks:
+            self._split.will_need(block * self._order.block_rows, self._order.block_rows)

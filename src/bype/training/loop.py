@@ -1,0 +1,311 @@
+"""The training loop: alternating optimisation of the network and the pseudocoreset (Algorithm 2)."""
+
+import json
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bype.data.order import derive_key
+from bype.data.store import Split, Store
+from bype.objective import ELBO, ELBOTerms, kl_weight
+from bype.training.build import build_model, build_rule
+from bype.training.checkpoint import Checkpoint, CheckpointError
+from bype.training.config import Span, TrainingConfig
+from bype.training.examples import StoreSource, TrainingOrder
+from bype.training.optimizer import NormalisedAdam
+from bype.training.progress import Display
+from bype.training.randomness import generator_for
+from bype.training.run import MetricsFile, RunDirectory, RunError
+
+_VALIDATION_BATCH = 500
+
+
+@dataclass
+class TrainingState:
+    """What changes while a run goes on, apart from tensors. All of it is in every checkpoint."""
+
+    step: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    """Of each term over the examples since the last line of metrics."""
+    num_examples: int = 0
+    best: float | None = None
+    """The smallest validation loss (minus ELBO) so far, nats per example."""
+    best_step: int = 0
+    metrics_bytes: int = 0
+
+    def add(self, terms: ELBOTerms) -> None:
+        """Add a step's terms to the sums."""
+        for name, value in named_sums(terms).items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        self.num_examples += len(terms.reconstruction)
+
+    def take_means(self) -> dict[str, float]:
+        """Return the means over examples, and begin anew."""
+        means = {name: value / max(1, self.num_examples) for name, value in self.sums.items()}
+        self.sums, self.num_examples = {}, 0
+        return means
+
+
+def named_sums(terms: ELBOTerms) -> dict[str, float]:
+    """Return the sums over examples of minus ELBO, minus reconstruction, and the KL of each level."""
+    rows = {"negative_elbo": -terms.elbo, "negative_reconstruction": -terms.reconstruction}
+    rows |= {f"kl_{level}": kl for level, kl in terms.kl.items()}
+    stacked = torch.stack(list(rows.values())).detach().double().sum(1).tolist()
+    return dict(zip(rows, stacked, strict=True))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call of :func:`train` ended."""
+
+    state: str
+    """``finished`` or ``stopped``; the same call goes on with a stopped run."""
+    step: int
+    best: float | None
+    """The smallest validation loss (minus ELBO), nats per example on the likelihood's scale."""
+    signal: int | None = None
+
+
+def train(config: TrainingConfig, data: Path, out: Path, display: Display | None = None) -> Outcome:
+    """Train a model, or go on with the run that is in ``out``.
+
+    Parameters
+    ----------
+    config
+        What to train. A run in ``out`` with another one is refused.
+    data
+        The store.
+    out
+        The run directory.
+    display
+        Where progress is shown.
+    """
+    store = Store(data)
+    identity = {"store": str(data), "fingerprint": store.manifest.fingerprint, "source": store.manifest.source}
+    with RunDirectory(out) as run:
+        run.settle_config(config, identity)
+        run.describe_machine(identity, torch.get_num_threads())
+        trainer = Trainer(config, store, run, display or Display())
+        try:
+            outcome = trainer.run()
+        except BaseException as error:
+            if not isinstance(error, RunError) or "taken over" not in str(error):
+                run.set_status("failed", step=trainer.state.step, error=f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            trainer.close()
+        run.set_status(outcome.state, step=outcome.step, best=outcome.best)
+        return outcome
+
+
+class Trainer:
+    """One run in one process."""
+
+    def __init__(self, config: TrainingConfig, store: Store, run: RunDirectory, display: Display) -> None:
+        self._config = config
+        self._run = run
+        self._display = display
+        train_split = store.split("train")
+        self._source = StoreSource(train_split)
+        self._validation = store.split("validation") if "validation" in store.manifest.splits else None
+        self._order = TrainingOrder(train_split, config.seed, config.batch_size, config.window_blocks)
+        update_seed = derive_key(config.seed, "update order")
+        self._update_order = TrainingOrder(train_split, update_seed, config.batch_size, config.window_blocks)
+        self.model = build_model(config, train_split)
+        self._objective = ELBO(self.model)
+        self._optimizer = NormalisedAdam(
+            self.model.named_parameters(), config.learning_rate, config.normalise_gradients
+        )
+        self._rule = build_rule(config, self.model)
+        self.state = TrainingState()
+        self._restore()
+        self._metrics = MetricsFile(run.folder / "metrics.jsonl", self.state.metrics_bytes)
+        self._stop_signal: int | None = None
+        self._start = time.perf_counter()
+
+    def close(self) -> None:
+        """Release files and the terminal."""
+        self._metrics.close()
+        self._display.close()
+
+    def _steps(self, span: str) -> int:
+        return Span.parse(span).in_steps(self._order.steps_per_epoch)
+
+    def _is_due(self, span: str) -> bool:
+        return Span.parse(span).is_due(self.state.step, self._order.steps_per_epoch)
+
+    def run(self) -> Outcome:
+        """Train to the end, or until a signal asks to stop."""
+        last_step = self._steps(self._config.length)
+        self._display.begin(self._order.steps_per_epoch, last_step, self.state.step)
+        self._run.set_status("running", step=self.state.step)
+        with _signals(self._ask_to_stop):
+            while self.state.step < last_step and not self._is_patience_over():
+                self._train_step()
+                self._after_step()
+                if self._stop_signal is not None:
+                    self._save()
+                    return Outcome("stopped", self.state.step, self.state.best, self._stop_signal)
+        if self.state.step not in self._run.checkpoints.steps():
+            self._save()
+        return Outcome("finished", self.state.step, self.state.best)
+
+    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
+        self._stop_signal = number
+
+    def _is_patience_over(self) -> bool:
+        patience = self._steps(self._config.patience)
+        if patience == 0 or self._validation is None or self.state.best is None:
+            return False
+        return self.state.step - max(self.state.best_step, self._steps(self._config.warm_up)) >= patience
+
+    def _beta(self) -> float:
+        warm_up = Span.parse(self._config.warm_up)
+        if warm_up.unit == "steps":
+            return kl_weight(self.state.step + 1, warm_up.count)
+        return kl_weight(self.state.step // self._order.steps_per_epoch + 1, warm_up.count)
+
+    def _train_step(self) -> None:
+        step, seed = self.state.step, self._config.seed
+        rows = self._order.rows(step)
+        terms = self._objective(
+            self._source.read(rows),
+            indices=torch.from_numpy(rows),
+            beta=self._beta(),
+            generator=generator_for(seed, "latents", step),
+            prior_generator=generator_for(seed, "prior", step),
+        )
+        terms.loss.backward()
+        self.state.add(terms)
+        if not math.isfinite(sum(self.state.sums.values())):
+            self._report_broken(terms, rows)
+        self._optimizer.step()
+        self.state.step += 1
+        self._display.step(self.state.step)
+
+    def _report_broken(self, terms: ELBOTerms, rows: np.ndarray[Any, Any]) -> None:
+        """Save what made a loss that is not finite, and stop."""
+        named = {"reconstruction": terms.reconstruction, **{f"kl_{level}": kl for level, kl in terms.kl.items()}}
+        broken = [name for name, values in named.items() if not values.isfinite().all()]
+        bad = torch.stack([~values.isfinite() for values in named.values()]).any(0).cpu().numpy()
+        self._run.write(
+            "broken.json",
+            {"step": self.state.step, "terms": broken, "rows": rows.tolist(), "broken_rows": rows[bad].tolist()},
+        )
+        raise RunError(
+            f"the loss is not finite at step {self.state.step}: {', '.join(broken)} broke on training rows "
+            f"{rows[bad].tolist()[:10]}; see {self._run.folder / 'broken.json'}; try a smaller learning_rate"
+        )
+
+    def _after_step(self) -> None:
+        if self._validation is not None and self._is_due(self._config.validate_every):
+            self._validate(self._validation)
+        elif self._validation is None and self._is_due(self._config.validate_every):
+            self._log({"train": self.state.take_means()})
+        if self._rule is not None and self._is_due(self._config.update_every):
+            self._update_pseudocoreset()
+        if self._is_due(self._config.checkpoint_every):
+            self._save()
+
+    def _log(self, line: dict[str, Any]) -> None:
+        epoch = self.state.step / self._order.steps_per_epoch
+        self._metrics.append({"step": self.state.step, "epoch": round(epoch, 6), **line})
+        with (self._run.folder / "timings.jsonl").open("a") as timings:
+            seconds = round(time.perf_counter() - self._start, 3)
+            timings.write(json.dumps({"step": self.state.step, "seconds_in_process": seconds}) + "\n")
+        self._display.show(self.state.step, line)
+
+    @torch.no_grad()
+    def _validate(self, split: Split) -> None:
+        """Score the validation split, with the same noise each time, and keep the best model."""
+        source = StoreSource(split)
+        prior = self.model.prior_distribution()
+        totals: dict[str, float] = {}
+        for number, first in enumerate(range(0, len(split), _VALIDATION_BATCH)):
+            rows = np.arange(first, min(first + _VALIDATION_BATCH, len(split)), dtype=np.int64)
+            generator = generator_for(self._config.seed, "validation", number)
+            terms = self._objective(source.read(rows), prior=prior, generator=generator)
+            for name, value in named_sums(terms).items():
+                totals[name] = totals.get(name, 0.0) + value
+        means = {name: value / len(split) for name, value in totals.items()}
+        if not math.isfinite(means["negative_elbo"]):
+            raise RunError(f"the validation loss is not finite at step {self.state.step}: {means}")
+        is_best = self.state.best is None or means["negative_elbo"] < self.state.best
+        self._log({"train": self.state.take_means(), "validation": means, "best": is_best})
+        if is_best:
+            self.state.best, self.state.best_step = means["negative_elbo"], self.state.step
+            self._run.best.save(Checkpoint(self.state.step, self.model.state_dict(), {}, asdict(self.state)))
+
+    def _update_pseudocoreset(self) -> None:
+        """Take the rule's steps; each has batches and draws of its own, derived from the step it follows."""
+        if self._rule is None:
+            raise RuntimeError("there is no rule")
+        seed, step = self._config.seed, self.state.step
+        first = step * self._update_order.steps_per_epoch
+        num_steps = self._config.update_steps or self._update_order.steps_per_epoch
+        self._rule.steps.start_update()
+        objectives = [
+            self._rule.step(
+                self.model,
+                self._source.read(self._update_order.rows(first + j)),
+                generator=generator_for(seed, "update", step, j),
+            )
+            for j in range(num_steps)
+        ]
+        self._log({"update": {"steps": num_steps, "objective_first": objectives[0], "objective_last": objectives[-1]}})
+
+    def _save(self) -> None:
+        self.state.metrics_bytes = self._metrics.sync()
+        training = {f"adam.{name}": value for name, value in self._optimizer.state().items()}
+        if self._rule is not None:
+            training |= {f"rule.{name}": value for name, value in self._rule.state_dict().items()}
+        self._run.checkpoints.save(Checkpoint(self.state.step, self.model.state_dict(), training, asdict(self.state)))
+        self._run.set_status("running", step=self.state.step)
+
+    def _restore(self) -> None:
+        """Go on from the newest checkpoint that is whole."""
+        checkpoint = self._run.checkpoints.load_newest(self._display.warn)
+        if checkpoint is None:
+            return
+        try:
+            self.model.load_state_dict(checkpoint.model)
+            self._optimizer.load_state(_part(checkpoint.training, "adam."))
+            if self._rule is not None:
+                self._rule.load_state_dict(_part(checkpoint.training, "rule."))
+            self.state = TrainingState(**checkpoint.state)
+        except (RuntimeError, ValueError, TypeError) as error:
+            first_line = str(error).splitlines()[0]
+            raise CheckpointError(
+                f"checkpoint {checkpoint.step} in {self._run.folder} does not fit this config: {first_line}"
+            ) from error
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+@contextmanager
+def _signals(handler: Any) -> Iterator[None]:
+    """Have SIGINT and SIGTERM ask instead of kill; a second SIGINT kills."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        handler(number, frame)
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, old in previous.items():
+            signal.signal(number, old)

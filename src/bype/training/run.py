@@ -1,0 +1,168 @@
+"""A run directory: one writer, files that are whole, and enough to go on or to repeat the run."""
+
+import fcntl
+import json
+import os
+import platform
+import secrets
+import shutil
+import socket
+import time
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from bype.data.files import FileError, read_json, to_json, write_atomic
+from bype.training.checkpoint import CheckpointFolder
+from bype.training.config import ConfigError, TrainingConfig
+
+FORMAT_VERSION = 1
+_KEPT_CHECKPOINTS = 2
+
+
+class RunError(RuntimeError):
+    """A run that cannot begin or go on, and why."""
+
+
+class RunDirectory:
+    """The folder of one run, held by one process.
+
+    Use it as a context manager: it takes the lock, and gives it back. A token in the lock's file fences off a process
+    that has lost the lock without noticing: it is compared before every write.
+
+    Parameters
+    ----------
+    folder
+        Where it is; it is made if it does not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.checkpoints = CheckpointFolder(folder / "checkpoints", _KEPT_CHECKPOINTS, self.check_fence)
+        self.best = CheckpointFolder(folder / "best", 1, self.check_fence)
+        self._token = secrets.token_hex(16)
+        self._lock: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise RunError(f"cannot write to {self.folder}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._lock, 200, 0).decode(errors="replace").split(", token")[0] or "another process"
+            os.close(self._lock)
+            self._lock = None
+            raise RunError(
+                f"{self.folder} is being trained by {holder}; wait for it, or choose another --out"
+            ) from None
+        text = f"process {os.getpid()} on {socket.gethostname()}, token {self._token}\n".encode()
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, text, 0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def check_fence(self) -> None:
+        """Refuse to write if another process has taken the run over."""
+        try:
+            holder = (self.folder / "lock").read_bytes()
+        except OSError as error:
+            raise RunError(f"cannot read {self.folder / 'lock'}: {error.strerror}") from error
+        if self._token.encode() not in holder:
+            raise RunError(f"another process has taken over {self.folder}; this one stops and writes nothing more")
+
+    def write(self, name: str, content: Any) -> None:
+        """Write a JSON file of the run."""
+        self.check_fence()
+        write_atomic(self.folder / name, to_json({"version": FORMAT_VERSION, **content}))
+
+    def settle_config(self, config: TrainingConfig, data: dict[str, Any]) -> None:
+        """Save the config and the data's identity, or compare them with those of the run that is here."""
+        if not self.checkpoints.steps():  # nothing was trained yet, or nothing that could be continued
+            shutil.rmtree(self.best.folder, ignore_errors=True)
+            self.write("config.json", {"config": config.to_fields(), "data": data})
+            return
+        saved_config, saved_data = read_config(self.folder)
+        if differences := saved_config.differences(config):
+            raise RunError(
+                f"{self.folder} holds a run with another config ({'; '.join(differences)}); "
+                f"choose another --out, or repeat the command that began it"
+            )
+        if saved_data.get("fingerprint") != data["fingerprint"]:
+            raise RunError(f"{self.folder} was trained on other data than {data['store']}; choose another --out")
+
+    def set_status(self, state: str, **details: Any) -> None:
+        """Tell the world how the run stands: running, finished, stopped or failed."""
+        self.write("status.json", {"state": state, **details, "updated": round(time.time(), 1)})
+
+    def describe_machine(self, data: dict[str, Any], threads: int) -> None:
+        """Write what the numbers may depend on, besides config and data."""
+        self.write(
+            "manifest.json",
+            {
+                "bype": metadata.version("bype"),
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "machine": platform.machine(),
+                "threads": threads,
+                "data": data,
+            },
+        )
+
+
+def read_config(folder: Path) -> tuple[TrainingConfig, dict[str, Any]]:
+    """Read the config of a run and the identity of its data."""
+    try:
+        fields = read_json(folder / "config.json")
+        if not (isinstance(fields, dict) and fields.get("version") == FORMAT_VERSION):
+            raise RunError(f"{folder / 'config.json'} is no config of this format")
+        config, data = fields.get("config"), fields.get("data")
+        if not (isinstance(config, dict) and isinstance(data, dict)):
+            raise RunError(f"{folder / 'config.json'} is broken")
+        return TrainingConfig.from_fields(config), data
+    except (FileError, ConfigError) as error:
+        raise RunError(str(error)) from error
+
+
+class MetricsFile:
+    """metrics.jsonl: a line for each thing that happened, without any time of day, so that two equal runs are equal.
+
+    Its length at each checkpoint is saved, and a continued run cuts off what came after.
+    """
+
+    def __init__(self, path: Path, num_bytes: int) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        self._file = os.fdopen(descriptor, "r+b")
+        size = os.fstat(descriptor).st_size
+        if size < num_bytes:
+            self._file.close()
+            raise RunError(f"{path} has lost lines: {size} bytes, where the checkpoint knows {num_bytes}")
+        self._file.truncate(num_bytes)
+        self._file.seek(num_bytes)
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add a line."""
+        self._file.write((json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        self._file.flush()
+
+    def sync(self) -> int:
+        """Wait until all lines are on the disk, and return their length."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,246 @@
+"""Every kind of source, as users have them."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bype.data.prepare import prepare
+from bype.data.sources import SourceError, SourceOptions
+from bype.data.store import Store
+
+RNG = np.random.default_rng(0)
+
+
+def contents(folder):
+    """All examples and labels of a store, by split."""
+    store = Store(folder)
+    store.verify()
+    result = {}
+    for name in store.manifest.splits:
+        split = store.split(name)
+        rows = np.arange(len(split))
+        result[name] = split.read(rows), split.labels(rows) if split.has_labels else None
+    return store.manifest, result
+
+
+def write_idx(folder, num_train, num_test, compressed=False):
+    folder.mkdir()
+    opener = gzip.open if compressed else open
+    arrays = {}
+    for prefix, count in (("train", num_train), ("t10k", num_test)):
+        images = RNG.integers(0, 256, (count, 6, 5), dtype=np.uint8)
+        labels = RNG.integers(0, 10, count, dtype=np.uint8)
+        arrays[prefix] = images, labels
+        suffix = ".gz" if compressed else ""
+        with opener(folder / f"{prefix}-images-idx3-ubyte{suffix}", "wb") as file:
+            file.write(bytes([0, 0, 8, 3]) + struct.pack(">3I", count, 6, 5) + images.tobytes())
+        with opener(folder / f"{prefix}-labels-idx1-ubyte{suffix}", "wb") as file:
+            file.write(bytes([0, 0, 8, 1]) + struct.pack(">I", count) + labels.tobytes())
+    return arrays
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_idx_files(tmp_path, compressed):
+    arrays = write_idx(tmp_path / "mnist", 300, 40, compressed)
+    prepare(tmp_path / "mnist", tmp_path / "store", validation=50)
+    manifest, splits = contents(tmp_path / "store")
+    images, labels = arrays["train"]
+    assert manifest.shape == (1, 6, 5)
+    assert np.array_equal(splits["train"][0][:, 0], images[:250])  # the last ones are for validation
+    assert np.array_equal(splits["validation"][0][:, 0], images[250:])
+    assert np.array_equal(splits["validation"][1], labels[250:])
+    assert np.array_equal(splits["test"][0][:, 0], arrays["t10k"][0])
+
+
+def test_cut_idx_files_are_refused_and_leave_nothing(tmp_path):
+    write_idx(tmp_path / "mnist", 300, 40)
+    path = tmp_path / "mnist" / "train-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(SourceError, match="cut off"):
+        prepare(tmp_path / "mnist", tmp_path / "store")
+    path.write_bytes(b"nonsense")
+    with pytest.raises(SourceError, match="no IDX file"):
+        prepare(tmp_path / "mnist", tmp_path / "store")
+    assert [p.name for p in tmp_path.iterdir()] == ["mnist"]
+
+
+def test_cifar_batches(tmp_path):
+    folder = tmp_path / "cifar"
+    folder.mkdir()
+    rows = RNG.integers(0, 256, (120, 3073), dtype=np.uint8)
+    rows[:, 0] %= 10
+    for k in range(5):
+        (folder / f"data_batch_{k + 1}.bin").write_bytes(rows[20 * k : 20 * k + 20].tobytes())
+    (folder / "test_batch.bin").write_bytes(rows[100:].tobytes())
+    prepare(folder, tmp_path / "store", validation=25)
+    manifest, splits = contents(tmp_path / "store")
+    assert manifest.shape == (3, 32, 32)
+    assert manifest.classes[3] == "cat"
+    assert {name: len(content[0]) for name, content in splits.items()} == {"train": 75, "validation": 25, "test": 20}
+    together = np.concatenate([splits["train"][0], splits["validation"][0]]).reshape(100, -1)
+    assert sorted(map(bytes, together)) == sorted(map(bytes, rows[:100, 1:]))
+    # Drawn at random, not the last ones.
+    assert sorted(map(bytes, splits["validation"][0].reshape(25, -1))) != sorted(map(bytes, rows[75:100, 1:]))
+    assert np.array_equal(splits["test"][1], rows[100:, 0])
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_arrays_of_images(tmp_path, channels_last):
+    images = RNG.integers(0, 256, (50, 3, 6, 7), dtype=np.uint8)
+    labels = RNG.integers(0, 4, 50)
+    stored = images.transpose(0, 2, 3, 1) if channels_last else images
+    np.savez_compressed(tmp_path / "a.npz", x=np.ascontiguousarray(stored), y=labels)
+    prepare(tmp_path / "a.npz", tmp_path / "store")
+    manifest, splits = contents(tmp_path / "store")
+    assert manifest.shape == (3, 6, 7)
+    assert {name: len(content[0]) for name, content in splits.items()} == {"train": 40, "validation": 5, "test": 5}
+    for rows, found in splits.values():
+        for row, label in zip(rows, found, strict=True):
+            (where,) = np.flatnonzero((images == row).all((1, 2, 3)))
+            assert labels[where] == label
+
+
+def test_arrays_of_features_and_grey_images(tmp_path):
+    np.save(tmp_path / "f.npy", RNG.standard_normal((30, 4)))
+    manifest = prepare(tmp_path / "f.npy", tmp_path / "f", test=0, validation=3).manifest
+    assert (manifest.shape, manifest.dtype, manifest.splits["train"].num_rows) == ((4,), "float32", 27)
+    assert set(manifest.splits) == {"train", "validation"}
+    np.save(tmp_path / "g.npy", RNG.integers(0, 256, (30, 8, 8), dtype=np.uint8))
+    assert prepare(tmp_path / "g.npy", tmp_path / "g").manifest.shape == (1, 8, 8)
+
+
+def test_arrays_that_cannot_be_used_are_refused(tmp_path):
+    cases = {
+        "objects": (np.array([{"a": 1}] * 3, dtype=object), "cannot read|plain numbers"),
+        "float images": (np.zeros((5, 8, 8)), "neither images"),
+        "nan": (np.full((20, 3), np.nan), "not finite"),
+        "empty": (np.zeros((0, 3)), "non-empty"),
+    }
+    for name, (array, message) in cases.items():
+        np.save(tmp_path / f"{name}.npy", array, allow_pickle=True)
+        with pytest.raises(SourceError, match=message):
+            prepare(tmp_path / f"{name}.npy", tmp_path / "store")
+        assert not (tmp_path / "store").exists()
+    whole = (tmp_path / "nan.npy").read_bytes()
+    for cut in (0, 5, 60, len(whole) - 1):
+        (tmp_path / "cut.npy").write_bytes(whole[:cut])
+        with pytest.raises(SourceError):
+            prepare(tmp_path / "cut.npy", tmp_path / "store")
+
+
+def test_tables(tmp_path):
+    lines = ["height,kind,width"] + [f"{k}.5,{'dog' if k % 3 else 'cat'},{-k}" for k in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    prepare(tmp_path / "t.csv", tmp_path / "store", SourceOptions(label="kind"))
+    manifest, splits = contents(tmp_path / "store")
+    assert manifest.names == ("height", "width")
+    assert manifest.classes == ("cat", "dog")
+    rows = np.concatenate([rows for rows, _ in splits.values()])
+    labels = np.concatenate([labels for _, labels in splits.values()])
+    for (height, width), label in zip(rows, labels, strict=True):
+        assert height == -width + 0.5
+        assert label == (1 if -width % 3 else 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n3,x\n", "line 3: column 'b' holds 'x'.*--label"),
+        ("a,b\n1,2\n3\n", "line 3: 1 cells, not 2"),
+        ("a,b\n1,\n", "line 2: column 'b' holds ''"),
+        ("a,b\n1,nan\n", "not a number"),
+        ("a,b\n", "no lines"),
+        ("", "is empty"),
+    ],
+)
+def test_broken_tables_name_the_line(tmp_path, text, message):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(SourceError, match=message):
+        prepare(tmp_path / "t.csv", tmp_path / "store", validation=0, test=0)
+    with pytest.raises(SourceError, match=r"no column 'q'|is empty"):
+        prepare(tmp_path / "t.csv", tmp_path / "store", SourceOptions(label="q"))
+
+
+def test_a_folder_of_images_of_all_kinds(tmp_path):
+    folder = tmp_path / "photos"
+    for name in ("b", "a"):
+        (folder / name).mkdir(parents=True)
+    red = np.zeros((8, 8, 3), dtype=np.uint8)
+    red[..., 0] = 255
+    Image.fromarray(red).save(folder / "a" / "red.png")
+    Image.fromarray(np.full((8, 8), 77, dtype=np.uint8)).save(folder / "a" / "grey.png")
+    Image.new("RGBA", (8, 8), (0, 0, 255, 0)).save(folder / "b" / "clear.png")
+    Image.fromarray(red).quantize(4).save(folder / "b" / "palette.gif")
+    turned = np.zeros((8, 8, 3), dtype=np.uint8)
+    turned[0] = 255  # a bright first row; turned by EXIF it becomes the last column
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(turned).save(folder / "b" / "turned.png", exif=exif)
+    (folder / "b" / "corrupt.jpg").write_bytes(b"\xff\xd8\xff\xe0 no picture")
+    (folder / "b" / "notes.txt").write_text("not looked at")
+    cut = (folder / "a" / "red.png").read_bytes()
+    (folder / "a" / "cut.png").write_bytes(cut[:-30])
+
+    prepared = prepare(folder, tmp_path / "store", validation=0, test=0)
+    manifest, splits = contents(tmp_path / "store")
+    assert manifest.shape == (3, 8, 8)
+    assert manifest.classes == ("a", "b")
+    assert len(prepared.skipped) == 2
+    assert any("corrupt.jpg: " in line for line in prepared.skipped)
+    rows, labels = splits["train"]
+    assert labels.tolist() == [0, 0, 1, 1, 1]  # grey, red | clear, palette, turned
+    grey, reds, clear, palette, upright = rows
+    assert (grey == 77).all()
+    assert (reds == red.transpose(2, 0, 1)).all()
+    assert (clear == 255).all()  # transparent lies on white
+    assert (palette[0] > 240).all()
+    assert (palette[1:] < 15).all()
+    assert (upright[:, :, -1] == 255).all()
+    assert (upright[:, :, :-1] == 0).all()
+
+
+def test_sizes_of_images(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    Image.new("L", (30, 20), 10).save(folder / "one.png")
+    Image.new("L", (20, 30), 20).save(folder / "two.png")
+    with pytest.raises(SourceError, match="--size"):
+        prepare(folder, tmp_path / "store")
+    prepared = prepare(folder, tmp_path / "store", SourceOptions(size=16), validation=0, test=0)
+    assert prepared.manifest.shape == (1, 16, 16)
+    assert prepared.manifest.classes == ()
+    _, splits = contents(tmp_path / "store")
+    assert splits["train"][0].reshape(2, -1).mean(1).tolist() == [10, 20]
+
+
+def test_images_that_would_unpack_to_gigabytes_are_skipped(tmp_path, monkeypatch):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    Image.new("L", (20, 20)).save(folder / "small.png")
+    Image.new("L", (200, 200)).save(folder / "bomb.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    prepared = prepare(folder, tmp_path / "store", SourceOptions(size=8), validation=0, test=0)
+    assert prepared.manifest.splits["train"].num_rows == 1
+    assert "bomb.png" in prepared.skipped[0]
+
+
+def test_what_is_no_source_is_refused(tmp_path):
+    (tmp_path / "a.xyz").write_text("?")
+    (tmp_path / "empty").mkdir()
+    for name, message in (("a.xyz", "of no kind"), ("nothing", "does not exist"), ("empty", "holds no images")):
+        with pytest.raises(SourceError, match=message):
+            prepare(tmp_path / name, tmp_path / "store")
+    np.save(tmp_path / "f.npy", np.zeros((10, 2)))
+    with pytest.raises(SourceError, match="leave no train split"):
+        prepare(tmp_path / "f.npy", tmp_path / "store", validation=5, test=5)
+    with pytest.raises(SourceError, match="share below 1"):
+        prepare(tmp_path / "f.npy", tmp_path / "store", validation=1.5)
+
+
+def test_the_same_seed_divides_the_same_way(tmp_path):
+    np.save(tmp_path / "f.npy", np.arange(200.0).reshape(100, 2))
+    prints = [prepare(tmp_path / "f.npy", tmp_path / str(k), seed=k // 2).manifest.fingerprint for k in range(4)]
+    assert prints[0] == prints[1] != prints[2] == prints[3]

@@ -1,0 +1,93 @@
+"""A run that is killed and continued is, to the bit, the run that was not."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bype.data.prepare import prepare
+from bype.data.sources import idx
+from training_process import (
+    after,
+    checkpoint_is_being_written,
+    command,
+    finish,
+    kill_when,
+    outcome,
+    update_is_under_way,
+)
+
+PRIORS = {
+    "gaussian": ("--prior", "gaussian"),
+    "vamp": ("--prior", "vamp"),
+    "exemplar": ("--prior", "exemplar"),
+    "exemplar, nearest": ("--prior", "exemplar", "--neighbours", "5"),
+    "bype": ("--prior", "bype"),
+}
+
+
+@pytest.fixture(scope="module")
+def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small")
+    rows = np.random.default_rng(0).integers(0, 256, (700, 8, 8), dtype=np.uint8)
+    np.save(folder / "x.npy", rows)
+    prepare(folder / "x.npy", folder / "store", validation=100, test=0)
+    return folder / "store"
+
+
+SMALL = (
+    *("--length", "2 epochs", "--warm-up", "1 epoch", "--update-every", "1 epoch", "--checkpoint-every", "5 steps"),
+    *("--batch-size", "20", "--components", "20", "--latent-dim", "4", "--hidden", "16", "--learning-rate", "0.001"),
+)
+
+
+@pytest.mark.parametrize("name", ["bype", "exemplar, nearest"])
+def test_a_killed_run_ends_as_if_nothing_had_happened(small_store, tmp_path, name):
+    arguments = (*SMALL, *PRIORS[name])
+    finish(command(small_store, tmp_path / "whole", *arguments))
+    broken = command(small_store, tmp_path / "broken", *arguments)
+    assert kill_when(broken, checkpoint_is_being_written(tmp_path / "broken"))
+    if name == "bype":
+        assert kill_when(broken, update_is_under_way(tmp_path / "broken"))
+    finish(broken)
+    assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")
+
+
+@pytest.fixture(scope="module")
+def fashion_store(fashion_mnist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """5,000 real images to train on, 1,000 to validate with."""
+    folder = tmp_path_factory.mktemp("fashion")
+    images = next(iter(idx.open_idx(fashion_mnist, None).pools[0].read()))[1].rows  # the first chunk has over 5,000
+    more = [chunk.rows for _, chunk in idx.open_idx(fashion_mnist, None).pools[0].read()][1]
+    rows = np.concatenate([images, more])[:6000]
+    np.save(folder / "x.npy", rows[:, 0])
+    prepare(folder / "x.npy", folder / "store", validation=1000, test=0)
+    return folder / "store"
+
+
+REAL = ("--length", "2 epochs", "--warm-up", "1 epoch", "--update-every", "1 epoch", "--checkpoint-every", "7 steps")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRIORS)
+def test_many_kills_on_real_images(fashion_store, tmp_path, name):
+    """At least six kills for each prior: at random, during a checkpoint, during an update."""
+    arguments = (*REAL, *PRIORS[name])
+    finish(command(fashion_store, tmp_path / "whole", *arguments))
+    expected = outcome(tmp_path / "whole")
+    generator = random.Random(name)  # noqa: S311
+    kills = 0
+    for trial in range(3):
+        run = tmp_path / f"broken-{trial}"
+        broken = command(fashion_store, run, *arguments)
+        moments = [
+            after(generator.uniform(3.5, 7)),
+            update_is_under_way(run) if name == "bype" and trial < 2 else checkpoint_is_being_written(run),
+        ]
+        for moment in moments:
+            kills += kill_when(broken, moment)
+        finish(broken)
+        assert outcome(run) == expected
+    assert kills >= 5, kills
+    print(f"{name}: {kills} kills")  # noqa: T201

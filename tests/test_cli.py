@@ -1,0 +1,134 @@
+"""The command line as a user meets it."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bype.cli import main
+from bype.paper.recipes import RECIPES
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "bype", *words], capture_output=True, text=True, check=False)
+
+
+def test_help_is_quick_and_loads_no_torch():
+    code = "import sys, bype.cli; bype.cli.main(['--help']); print('torch' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("False False\n")
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert run("--help").returncode == 0
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.5
+
+
+def test_help_shows_the_flags_that_matter_and_all_of_them_on_request(capsys):
+    shown = []
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as caught:
+            main(["train", "paper/mnist/vae/bype", flag])
+        assert caught.value.code == 0
+        shown.append(set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)))
+    assert len(shown[0]) < 20
+    assert len(shown[1]) > 28
+    assert "--update-step-size" not in shown[0]
+    assert "--update-step-size" in shown[1]
+    assert "--seed" in shown[0]
+
+
+def test_recipes_are_listed_a_line_each(capsys):
+    assert main(["recipes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(RECIPES) == 40
+    assert lines[0].startswith("paper/mnist/vae/gaussian")
+
+
+def test_recipes_follow_the_papers_protocol():
+    config = RECIPES["paper/cifar10/convhvae/bype"].config
+    assert (config.components, config.latent_dim, config.batch_size, config.learning_rate) == (500, 40, 100, 5e-4)
+    assert (config.warm_up, config.patience, config.length) == ("100 epochs", "50 epochs", "4000 epochs")
+    assert (config.update_every, config.update_steps, config.update_optimiser) == ("10 epochs", 0, "adam")
+    assert config.update_draws == 500
+    assert RECIPES["paper/celeba/celeba/vamp"].config.components == 240
+
+
+def test_print_config_needs_no_data(capsys):
+    assert main(["train", "paper/mnist/hvae/vamp", "--seed", "5", "--print-config"]) == 0
+    fields = json.loads(capsys.readouterr().out)
+    assert (fields["network"], fields["prior"], fields["seed"]) == ("hvae", "vamp", 5)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train"], "bype train RECIPE"),
+        (["train", "paper/mnist/vae/laplace", "--data", "x", "--out", "y"], "bype recipes"),
+        (["train", "paper/mnist/vae/bype", "--data", "nowhere", "--out", "y"], "bype data prepare"),
+        (["train", "paper/mnist/vae/bype", "--data", "x", "--out", "y", "--length", "3 weeks"], "10 epochs"),
+        (["data", "prepare", "nowhere", "--out", "y"], "does not exist"),
+        (["data", "check", "nowhere"], "no bype store"),
+    ],
+)
+def test_mistakes_give_one_line_with_the_way_out(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("bype: ")
+    assert error.count("\n") == 1
+    assert message in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_commands_show_what_there_is(capsys):
+    assert main(["sing"]) == 2
+    assert "bype data prepare" in capsys.readouterr().err
+    assert main([]) == 0
+    assert "bype data prepare" in capsys.readouterr().out
+
+
+def test_prepare_check_dry_run_and_train(tmp_path, capsys):
+    for name, grey in (("dark", 20), ("light", 220)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for k in range(20):
+            Image.new("L", (12, 12), grey + k % 7).save(tmp_path / "photos" / name / f"{k}.png")
+    (tmp_path / "photos" / "dark" / "broken.png").write_bytes(b"no picture")
+    store, sheet = tmp_path / "store", tmp_path / "sheet.png"
+    assert main(["data", "prepare", str(tmp_path / "photos"), "--out", str(store)]) == 0
+    printed = capsys.readouterr()
+    assert "skipped dark/broken.png: not an image" in printed.err
+    assert "32 train, 4 validation, 4 test" in printed.out
+
+    assert main(["data", "check", str(store), "--sheet", str(sheet)]) == 0
+    assert "all checksums match" in capsys.readouterr().out
+    pixels = np.asarray(Image.open(sheet).convert("L"))
+    assert pixels.shape == (2 * 14 + 2, 10 * 14 + 2)
+    assert pixels[5, 5] < 40  # a row of the dark ones
+    assert 200 < pixels[19, 5] < 240  # and one of the light ones
+
+    words = ["train", "paper/mnist/vae/bype", "--data", str(store), "--out", str(tmp_path / "run")]
+    small = ["--components", "5", "--hidden", "8", "--latent-dim", "2", "--batch-size", "8", "--length", "2 epochs"]
+    assert main([*words, *small, "--dry-run"]) == 0
+    assert "parameters" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+    assert main([*words, *small]) == 0
+    printed = capsys.readouterr().out
+    assert "epoch 2 | train -elbo" in printed
+    assert "finished at step 8" in printed
+
+
+def test_the_lazy_names_are_all_there():
+    import bype
+
+    for name in bype.__all__:
+        assert getattr(bype, name) is not None
+    assert set(bype.__all__) <= set(dir(bype))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = bype.nothing

@@ -1,0 +1,358 @@
+"""Training in one process: what it writes, what it refuses, how it stops."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bype.data.prepare import prepare
+from bype.models import mlp_vae
+from bype.objective import ELBO
+from bype.priors import GaussianPrior
+from bype.training.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
+from bype.training.config import ConfigError, Span, TrainingConfig
+from bype.training.loop import train
+from bype.training.optimizer import NormalisedAdam, normalise_
+from bype.training.progress import Display
+from bype.training.run import RunDirectory, RunError, read_config
+from training_process import command, finish
+
+TINY = TrainingConfig(
+    prior="bype",
+    components=10,
+    latent_dim=3,
+    hidden=8,
+    batch_size=25,
+    length="2 epochs",
+    warm_up="1 epoch",
+    update_every="1 epoch",
+)
+
+
+def replace(**changes: object) -> TrainingConfig:
+    return TrainingConfig(**{**TINY.to_fields(), **changes})
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    rows = np.random.default_rng(0).integers(0, 256, (260, 6, 6), dtype=np.uint8)
+    np.save(folder / "x.npy", rows)
+    prepare(folder / "x.npy", folder / "store", validation=50, test=0)
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("features")
+    np.save(folder / "x.npy", 5 * np.random.default_rng(0).standard_normal((200, 4)))
+    prepare(folder / "x.npy", folder / "store", validation=0, test=0)
+    return folder / "store"
+
+
+def metrics(run: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_writes_what_it_promises(store, tmp_path):
+    outcome = train(TINY, store, tmp_path / "run")
+    assert (outcome.state, outcome.step) == ("finished", 18)  # 210 examples: 8 batches of 25 and one of 10
+    lines = metrics(tmp_path / "run")
+    assert [(line["step"], "update" in line) for line in lines] == [(9, False), (9, True), (18, False), (18, True)]
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "finished"
+    config, data = read_config(tmp_path / "run")
+    assert config == TINY
+    assert data["fingerprint"]
+    best = CheckpointFolder(tmp_path / "run" / "best", 1).load_newest(pytest.fail)
+    assert best.step == outcome.step
+    weights = best.model["prior.pseudocoreset.probabilities"]
+    assert weights.dtype == torch.float64
+
+
+def test_the_best_model_has_the_pseudocoreset_it_was_validated_with(store, tmp_path):
+    train(replace(update_step_size=0.5), store, tmp_path / "run")
+    best = CheckpointFolder(tmp_path / "run" / "best", 1).load_newest(pytest.fail)
+    last = CheckpointFolder(tmp_path / "run" / "checkpoints", 2).load_newest(pytest.fail)
+    assert best.step == last.step
+    # The last checkpoint came after the update that followed validation; the best model came before it.
+    assert not torch.equal(best.model["prior.pseudocoreset.points"], last.model["prior.pseudocoreset.points"])
+
+
+def test_the_same_config_gives_the_same_run_and_another_seed_another(store, tmp_path):
+    for name, config in {"a": TINY, "b": TINY, "c": replace(seed=1)}.items():
+        train(config, store, tmp_path / name)
+    assert metrics(tmp_path / "a") == metrics(tmp_path / "b")
+    assert metrics(tmp_path / "a")[0] != metrics(tmp_path / "c")[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prior": "gaussian"},
+        {"prior": "vamp"},
+        {"prior": "vamp", "vamp_start": "examples"},
+        {"prior": "exemplar"},
+        {"prior": "exemplar", "neighbours": 2},
+        {"update": "frozen"},
+        {"update_optimiser": "plain", "update_step_size": 1e-8, "update_steps": 1},
+        {"network": "hvae", "update_centring": "pixels"},
+        {"network": "convhvae"},
+        {"network": "celeba", "length": "2 steps", "validate_every": "2 steps"},
+        {"likelihood": "gaussian"},
+        {"likelihood": "learned-gaussian"},
+        {"likelihood": "bernoulli"},
+        {"likelihood": "discretised-logistic"},
+        {"window_blocks": 1, "normalise_gradients": False},
+    ],
+    ids=str,
+)
+def test_every_choice_trains(store, tmp_path, changes):
+    outcome = train(replace(**changes), store, tmp_path / "run")
+    assert outcome.state == "finished"
+    assert np.isfinite(outcome.best)
+
+
+def test_feature_vectors_train_without_a_validation_split(features, tmp_path):
+    outcome = train(replace(likelihood="learned-gaussian"), features, tmp_path / "run")
+    assert outcome.best is None
+    assert outcome.step == 16
+    assert next(sorted(line) for line in metrics(tmp_path / "run")) == ["epoch", "step", "train"]
+
+
+def test_choices_that_do_not_fit_the_data_are_refused(store, features, tmp_path):
+    for data, changes, message in (
+        (features, {"network": "convhvae"}, "choose vae or hvae"),
+        (features, {"likelihood": "bernoulli"}, "learned-gaussian"),
+        (store, {"components": 5000}, "more than the 210 examples"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train(replace(**changes), data, tmp_path / "run")
+    train(TINY, store, tmp_path / "run")  # a refused config does not block its directory
+
+
+def test_epochs_and_steps_mean_the_same(store, tmp_path):
+    train(TINY, store, tmp_path / "epochs")
+    spans = {
+        "length": "18 steps",
+        "update_every": "9 steps",
+        "validate_every": "9 steps",
+        "checkpoint_every": "9 steps",
+    }
+    train(replace(**spans), store, tmp_path / "steps")
+    assert metrics(tmp_path / "epochs") == metrics(tmp_path / "steps")
+
+
+def test_warm_up_in_steps_is_finer(store, tmp_path):
+    # With a warm-up of 9 steps the first step has beta 1/9, with one epoch it has beta 1.
+    train(replace(length="1 epoch", update="frozen"), store, tmp_path / "epochs")
+    train(replace(length="1 epoch", update="frozen", warm_up="9 steps"), store, tmp_path / "steps")
+    assert metrics(tmp_path / "epochs") != metrics(tmp_path / "steps")
+
+
+def test_early_stopping_waits_for_the_warm_up_and_the_patience(store, tmp_path):
+    config = replace(
+        length="400 epochs", warm_up="2 epochs", patience="3 epochs", learning_rate=0.3, update="frozen", batch_size=210
+    )
+    outcome = train(config, store, tmp_path / "run")
+    best_step = max(int(line["step"]) for line in metrics(tmp_path / "run") if line["best"])
+    assert outcome.step == max(best_step, 2) + 3
+    assert outcome.step < 400
+
+
+def test_a_checkpoint_cut_at_any_byte_is_refused_and_the_one_before_used(store, tmp_path):
+    train(replace(checkpoint_every="1 epoch"), store, tmp_path / "run")
+    folder = CheckpointFolder(tmp_path / "run" / "checkpoints", 2)
+    newest, before = folder.steps()
+    generator = np.random.default_rng(0)
+    for path in sorted((folder.folder / str(newest)).iterdir()):
+        whole = path.read_bytes()
+        cuts = {0, 1, 7, 8, 9, len(whole) // 2, len(whole) - 1, *generator.integers(0, len(whole), 40).tolist()}
+        for cut in sorted(cuts):
+            path.write_bytes(whole[:cut])
+            with pytest.raises(CheckpointError):
+                folder.load(newest)
+        for _ in range(40):
+            flipped = bytearray(whole)
+            flipped[generator.integers(0, len(whole))] ^= 1 << int(generator.integers(0, 8))
+            path.write_bytes(flipped)
+            with pytest.raises(CheckpointError):
+                folder.load(newest)
+        warnings: list[str] = []
+        path.write_bytes(whole[:-1])
+        assert folder.load_newest(warnings.append).step == before
+        assert len(warnings) == 1
+        path.unlink()
+        assert folder.load_newest(warnings.append).step == before
+        path.write_bytes(whole)
+    assert folder.load_newest(pytest.fail).step == newest
+
+
+def test_a_damaged_newest_checkpoint_does_not_change_how_the_run_ends(store, tmp_path):
+    for name in ("whole", "damaged"):
+        train(TINY, store, tmp_path / name)
+    path = tmp_path / "damaged" / "checkpoints" / "18" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-3])
+
+    class Warnings(Display):
+        def __init__(self) -> None:
+            self.messages: list[str] = []
+
+        def warn(self, message: str) -> None:
+            self.messages.append(message)
+
+    display = Warnings()
+    train(TINY, store, tmp_path / "damaged", display)
+    assert "checkpoint 18 is not used" in display.messages[0]
+    assert metrics(tmp_path / "damaged") == metrics(tmp_path / "whole")
+    for name in ("model", "training"):
+        parts = [
+            (tmp_path / run / "checkpoints" / "18" / f"{name}.safetensors").read_bytes() for run in ("whole", "damaged")
+        ]
+        assert parts[0] == parts[1]
+
+
+def test_another_config_or_other_data_is_refused(store, features, tmp_path):
+    train(TINY, store, tmp_path / "run")
+    with pytest.raises(RunError, match="latent_dim: 3 there, 4 here"):
+        train(replace(latent_dim=4), store, tmp_path / "run")
+    other = tmp_path / "other"
+    np.save(tmp_path / "y.npy", np.zeros((50, 6, 6), dtype=np.uint8))
+    prepare(tmp_path / "y.npy", other)
+    with pytest.raises(RunError, match="other data"):
+        train(TINY, other, tmp_path / "run")
+
+
+def test_two_trainings_into_one_directory(store, tmp_path):
+    with RunDirectory(tmp_path / "run"), pytest.raises(RunError, match=r"being trained by process \d+ on"):
+        train(TINY, store, tmp_path / "run")
+    train(TINY, store, tmp_path / "run")  # the lock is free again
+
+
+def test_a_process_that_lost_the_run_writes_nothing_more(tmp_path):
+    with RunDirectory(tmp_path / "run") as run:
+        run.set_status("running")
+        (tmp_path / "run" / "lock").write_text("process 1 on elsewhere, token of another\n")
+        with pytest.raises(RunError, match="taken over"):
+            run.set_status("finished")
+        with pytest.raises(RunError, match="taken over"):
+            run.checkpoints.save(Checkpoint(1, {"a": torch.zeros(1)}, {}, {}))
+        assert run.checkpoints.steps() == []
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "running"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_save_and_leave_and_the_same_command_goes_on(store, tmp_path, number):
+    arguments = ("--components", "10", "--latent-dim", "3", "--hidden", "8", "--batch-size", "25", "--update", "frozen")
+    run = tmp_path / "run"
+    spans = ("--length", "800 steps", "--validate-every", "50 steps", "--checkpoint-every", "800 steps")
+    words = command(store, run, *arguments, *spans, "--patience", "0 epochs")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        while not (run / "metrics.jsonl").exists() or not metrics(run):
+            time.sleep(0.02)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "The same command goes on" in out
+    status = json.loads((run / "status.json").read_text())
+    assert status["state"] == "stopped"
+    assert 0 < status["step"] < 800
+    assert (run / "checkpoints" / str(status["step"])).is_dir()
+    finish(words)
+    finish(command(store, tmp_path / "whole", *words[words.index("--components") :]))
+    assert metrics(run) == metrics(tmp_path / "whole")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_says_where(store, tmp_path, monkeypatch):
+    forward = ELBO.forward
+
+    def broken(self, x, **arguments):
+        terms = forward(self, x, **arguments)
+        if arguments.get("indices") is not None and 7 in arguments["indices"]:
+            terms.kl["z"][arguments["indices"] == 7] = torch.inf
+        return terms
+
+    monkeypatch.setattr(ELBO, "forward", broken)
+    with pytest.raises(RunError, match=r"not finite at step \d+: kl_z broke on training rows \[7\]"):
+        train(TINY, store, tmp_path / "run")
+    report = json.loads((tmp_path / "run" / "broken.json").read_text())
+    assert report["broken_rows"] == [7]
+    assert report["terms"] == ["kl_z"]
+    assert 7 in report["rows"]
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_directory_gives_one_line(store, tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(RunError, match="cannot write"):
+        train(TINY, store, tmp_path / "run")
+
+
+def test_normalised_adam_is_adam_on_unit_gradients():
+    torch.manual_seed(0)
+    model, twin = (mlp_vae((4,), GaussianPrior(2), latent_dim=2, hidden=3) for _ in range(2))
+    twin.load_state_dict(model.state_dict())
+    optimizer = NormalisedAdam(model.named_parameters(), 0.01, normalise=True)
+    adam = torch.optim.Adam(twin.parameters(), lr=0.01)
+    x = torch.rand(5, 4)
+    for step in range(3):
+        for network in (model, twin):
+            ELBO(network)(x, generator=torch.Generator().manual_seed(step)).loss.backward()
+        for parameter in twin.parameters():
+            parameter.grad /= parameter.grad.norm() + 1e-7
+        optimizer.step()
+        adam.step()
+        adam.zero_grad()
+        if step == 1:
+            restored = NormalisedAdam(model.named_parameters(), 0.01, normalise=True)
+            restored.load_state({name: value.clone() for name, value in optimizer.state().items()})
+            optimizer = restored
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    zero = [torch.zeros(3)]
+    normalise_(zero)
+    assert (zero[0] == 0).all()
+
+
+def test_spans():
+    assert Span.parse("3 epochs").is_due(30, steps_per_epoch=10)
+    assert not Span.parse("3 epochs").is_due(20, steps_per_epoch=10)
+    assert not Span.parse("0 epochs").is_due(20, steps_per_epoch=10)
+    for text in ("ten epochs", "3", "3 weeks", "-3 steps", "", "1.5 epochs"):
+        with pytest.raises(ConfigError, match="10 epochs"):
+            Span.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prior": "laplace"}, "one of gaussian, vamp, exemplar, bype"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"batch_size": "100"}, "must be a int"),
+        ({"batch_size": True}, "must be a int"),
+        ({"learning_rate": -1.0}, "positive"),
+        ({"learning_rate": float("nan")}, "positive"),
+        ({"length": "0 epochs"}, "longer than nothing"),
+        ({"seed": -1}, "seed must be"),
+        ({"update_draws": 1}, "at least 2"),
+        ({"prior": "exemplar", "components": 1}, "at least 2"),
+        ({"neighbours": -1}, "must not be negative"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        replace(**changes)
+
+
+def test_a_config_from_a_file_must_have_just_the_known_fields():
+    assert TrainingConfig.from_fields(TINY.to_fields()) == TINY
+    with pytest.raises(ConfigError, match="does not know: colour"):
+        TrainingConfig.from_fields({**TINY.to_fields(), "colour": "red"})
+    with pytest.raises(ConfigError, match="lacks seed"):
+        TrainingConfig.from_fields({k: v for k, v in TINY.to_fields().items() if k != "seed"})
