@@ -5,6 +5,7 @@ Shape letters: ``K`` draws, ``B`` examples. All values are nats per example.
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ class ELBOTerms:
     @property
     def total_kl(self) -> Tensor:
         """(B,), the KL terms of all levels together."""
-        return torch.stack(list(self.kl.values())).sum(0)
+        return reduce(torch.add, self.kl.values())
 
     @property
     def elbo(self) -> Tensor:

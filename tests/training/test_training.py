@@ -1,5 +1,6 @@
 """Training in one process: what it writes, what it refuses, how it stops."""
 
+import errno
 import json
 import os
 import signal
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from bype.data.files import write_synced
 from bype.data.prepare import prepare
 from bype.models import mlp_vae
 from bype.objective import ELBO
 from bype.priors import GaussianPrior
+from bype.training import checkpoint
 from bype.training.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 from bype.training.config import ConfigError, Span, TrainingConfig
 from bype.training.loop import train
@@ -285,6 +288,29 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_says_where(store, tmp_path,
     assert report["terms"] == ["kl_z"]
     assert 7 in report["rows"]
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
+
+
+def test_a_full_disk_gives_one_line_and_the_run_goes_on_when_there_is_room(store, tmp_path, monkeypatch):
+    train(TINY, store, tmp_path / "whole")
+    room = 9  # files, enough for the first checkpoint and a part of what follows
+
+    def limited(path: Path, content: bytes) -> None:
+        nonlocal room
+        room -= path.suffix in (".safetensors", ".json") and path.parent.name.endswith(".partial")
+        if room < 0:
+            path.write_bytes(content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write_synced(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_synced", limited)
+        with pytest.raises(CheckpointError, match=r"No space left on device.*the same command goes on") as caught:
+            train(TINY, store, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "run").glob("*/.*.partial"))
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
+    train(TINY, store, tmp_path / "run")
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -5,6 +5,7 @@ from a stranger: nothing in it is executed, and no name leads outside its folder
 """
 
 import hashlib
+import mmap
 import os
 import weakref
 from pathlib import Path
@@ -16,6 +17,10 @@ from numpy.typing import NDArray
 from bype.data.files import FileError, read_json
 from bype.data.manifest import DTYPES, LABEL_DTYPE, Manifest, Shard, StoreError
 from bype.data.order import Rows
+
+_MAPPED_BYTES = 2**28
+"""A split this small is read through a memory map. In a huge file, each random row would cost a page fault of
+milliseconds, where a positioned read takes microseconds."""
 
 
 class Split:
@@ -31,6 +36,10 @@ class Split:
         self._files = [_open_shard(folder, shard, self._row_bytes) for shard in self._content.rows]
         self._label_files = [_open_shard(folder, shard, LABEL_DTYPE.itemsize) for shard in self._content.labels]
         weakref.finalize(self, _close_all, [*self._files, *self._label_files])
+        self._map: NDArray[np.uint8] | None = None
+        if len(self._files) == 1 and 0 < len(self) * self._row_bytes <= _MAPPED_BYTES:
+            mapped = mmap.mmap(self._files[0], 0, prot=mmap.PROT_READ)
+            self._map = np.frombuffer(mapped, dtype=np.uint8).reshape(len(self), self._row_bytes)
 
     def __len__(self) -> int:
         return self._content.num_rows
@@ -47,13 +56,15 @@ class Split:
 
     def read(self, rows: Rows) -> NDArray[Any]:
         """Return the examples (len(rows), *shape), as they are on disk."""
-        raw = self._read(self._files, rows, self._row_bytes)
+        self._check(rows)
+        raw = self._read(self._files, rows, self._row_bytes) if self._map is None else self._map[rows]
         return raw.view(self._dtype).reshape(len(rows), *self.shape)
 
     def labels(self, rows: Rows) -> NDArray[np.int32]:
         """Return the labels (len(rows),)."""
         if not self.has_labels:
             raise StoreError(f"split {self.name} has no labels")
+        self._check(rows)
         return self._read(self._label_files, rows, LABEL_DTYPE.itemsize).view(LABEL_DTYPE).reshape(-1)
 
     def will_need(self, first_row: int, num_rows: int) -> None:
@@ -67,12 +78,14 @@ class Split:
             os.posix_fadvise(self._files[shard], offset, count * self._row_bytes, os.POSIX_FADV_WILLNEED)
             first_row += count
 
+    def _check(self, rows: Rows) -> None:
+        if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
+            raise IndexError(f"rows must be between 0 and {len(self) - 1}")
+
     def _read(self, files: list[int], rows: Rows, row_bytes: int) -> NDArray[np.uint8]:
         buffer = np.empty((len(rows), row_bytes), dtype=np.uint8)
         if len(rows) == 0:
             return buffer
-        if not (rows.min() >= 0 and rows.max() < len(self)):
-            raise IndexError(f"rows must be between 0 and {len(self) - 1}")
         shards = np.searchsorted(self._ends, rows, side="right")
         starts = np.concatenate([[0], self._ends])[shards]
         view = memoryview(buffer.data).cast("B")

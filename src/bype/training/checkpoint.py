@@ -60,9 +60,22 @@ class CheckpointFolder:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint and drop the oldest."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         partial = self.folder / f".{checkpoint.step}.partial"
-        place = self.folder / str(checkpoint.step)
+        try:
+            self._write(checkpoint, partial)
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)  # on a full disk, others need the room
+            raise CheckpointError(
+                f"cannot write a checkpoint to {self.folder}: {error.strerror}; those before it are whole, "
+                f"the same command goes on once this is mended"
+            ) from error
+        for step in self.steps()[self._keep :]:
+            shutil.rmtree(self.folder / str(step), ignore_errors=True)
+        for left in self.folder.glob(".*.partial"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _write(self, checkpoint: Checkpoint, partial: Path) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         contents = {
@@ -78,14 +91,11 @@ class CheckpointFolder:
         write_synced(partial / "manifest.json", to_json(manifest))
         sync_folder(partial)
         self._before_commit()
+        place = self.folder / str(checkpoint.step)
         if place.exists():
             shutil.rmtree(place)  # a continued run comes by here again
         partial.rename(place)
         sync_folder(self.folder)
-        for step in self.steps()[self._keep :]:
-            shutil.rmtree(self.folder / str(step), ignore_errors=True)
-        for left in self.folder.glob(".*.partial"):
-            shutil.rmtree(left, ignore_errors=True)
 
     def steps(self) -> list[int]:
         """Return the steps of which there are checkpoints, newest first, whole or not."""

@@ -28,7 +28,7 @@ class StoreSource:
     def read(self, rows: Rows) -> Tensor:
         """Return the examples with these row numbers."""
         examples = torch.from_numpy(self.split.read(rows)).to(self._device)
-        return examples.float().add_(0.5).div_(256) if examples.dtype == torch.uint8 else examples
+        return examples.float().add_(0.5).mul_(1 / 256) if examples.dtype == torch.uint8 else examples
 
 
 class TrainingOrder:

@@ -58,10 +58,10 @@ class TrainingState:
 
 def named_sums(terms: ELBOTerms) -> dict[str, float]:
     """Return the sums over examples of minus ELBO, minus reconstruction, and the KL of each level."""
-    rows = {"negative_elbo": -terms.elbo, "negative_reconstruction": -terms.reconstruction}
-    rows |= {f"kl_{level}": kl for level, kl in terms.kl.items()}
-    stacked = torch.stack(list(rows.values())).detach().double().sum(1).tolist()
-    return dict(zip(rows, stacked, strict=True))
+    stacked = torch.stack([terms.reconstruction, *terms.kl.values()]).detach().sum(1, dtype=torch.float64)
+    reconstruction, *kl = stacked.tolist()
+    named = {"negative_elbo": sum(kl) - reconstruction, "negative_reconstruction": -reconstruction}
+    return named | {f"kl_{level}": value for level, value in zip(terms.kl, kl, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,10 @@ def train(config: TrainingConfig, data: Path, out: Path, display: Display | None
         try:
             outcome = trainer.run()
         except BaseException as error:
-            if not isinstance(error, RunError) or "taken over" not in str(error):
+            try:
                 run.set_status("failed", step=trainer.state.step, error=f"{type(error).__name__}: {error}")
+            except (OSError, RunError) as second:  # a full disk, or a run that is another's by now
+                error.add_note(f"the status could not be written: {second}")
             raise
         finally:
             trainer.close()
