@@ -68,13 +68,14 @@ def test_rows_of_a_window_come_from_its_blocks():
     order = Order(10_050, seed=1, block_rows=100, window_blocks=8)
     position = 0
     for number in range(13):
-        window, blocks = order.window_of(0, position)
-        assert window == number
-        size = sum(100 if block < 100 else 50 for block in blocks)
-        rows = order.rows(0, position, position + size)
-        assert set(rows // 100) == set(blocks)
-        assert len(blocks) == (8 if number < 12 else 5)
-        position += size
+        window = order.window_at(0, position)
+        assert window.number == number
+        assert order.window_at(0, window.stop - 1) == window
+        rows = order.rows(0, position, window.stop)
+        assert set(rows // 100) == set(window.blocks)
+        assert len(rows) == sum(100 if block < 100 else 50 for block in window.blocks)
+        assert len(window.blocks) == (8 if number < 12 else 5)
+        position = window.stop
     assert position == 10_050
 
 

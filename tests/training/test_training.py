@@ -13,13 +13,16 @@ import pytest
 import torch
 
 from bype.data.files import write_synced
+from bype.data.order import Order
 from bype.data.prepare import prepare
+from bype.data.store import Store
 from bype.models import mlp_vae
 from bype.objective import ELBO
 from bype.priors import GaussianPrior
 from bype.training import checkpoint
 from bype.training.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 from bype.training.config import ConfigError, Span, TrainingConfig
+from bype.training.examples import TrainingOrder
 from bype.training.loop import train
 from bype.training.optimizer import NormalisedAdam, normalise_
 from bype.training.progress import Display
@@ -156,6 +159,23 @@ def test_warm_up_in_steps_is_finer(store, tmp_path):
     train(replace(length="1 epoch", update="frozen"), store, tmp_path / "epochs")
     train(replace(length="1 epoch", update="frozen", warm_up="9 steps"), store, tmp_path / "steps")
     assert metrics(tmp_path / "epochs") != metrics(tmp_path / "steps")
+
+
+def test_each_window_is_announced_once_and_ahead(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((1000, 8, 8), dtype=np.uint8))
+    prepare(tmp_path / "x.npy", tmp_path / "store", validation=0, test=0)
+    split = Store(tmp_path / "store").split("train")
+    order = TrainingOrder(split, seed=0, batch_size=30, window_blocks=2)
+    order._order = Order(1000, 0, block_rows=100, window_blocks=2)
+    announced: list[int] = []
+    split.will_need = lambda first, count: announced.append(first // 100)
+    needed: list[set[int]] = []
+    for step in range(order.steps_per_epoch):
+        needed.append(set((order.rows(step) // 100).tolist()))
+        assert needed[-1] <= set(announced)
+    assert sorted(announced) == list(range(10))
+    order.rows(order.steps_per_epoch)  # the next epoch begins with two windows
+    assert len(announced) == 14
 
 
 def test_early_stopping_waits_for_the_warm_up_and_the_patience(store, tmp_path):

@@ -104,6 +104,16 @@ class KeyedPermutation:
 
 
 @dataclass(frozen=True)
+class Window:
+    """Rows that are shuffled among each other."""
+
+    number: int
+    stop: int
+    """The position in the epoch at which the next window begins."""
+    blocks: list[int]
+
+
+@dataclass(frozen=True)
 class Order:
     """The order of all examples in each epoch, shuffled in two levels.
 
@@ -149,13 +159,14 @@ class Order:
             return KeyedPermutation(self.num_rows, derive_key(self.seed, "rows", epoch))(positions)
         return self._windowed(epoch, positions)
 
-    def window_of(self, epoch: int, position: int) -> tuple[int, list[int]]:
-        """Return the number of the window at a position, and the blocks that it holds."""
-        blocks = self._block_order(epoch)
-        window = int(self._windows(epoch, np.array([position], dtype=np.int64))[0][0])
-        width = self.window_blocks or self.num_blocks
+    def window_at(self, epoch: int, position: int) -> Window:
+        """Return the window that holds a position of an epoch."""
+        (window,), _, short_slot, lacking = self._windows(epoch, np.array([position], dtype=np.int64))
+        window, width = int(window), self.window_blocks or self.num_blocks
         slots = np.arange(window * width, min((window + 1) * width, self.num_blocks), dtype=np.int64)
-        return window, blocks(slots).tolist()
+        end_of_full_blocks = int(slots[-1] + 1) * self.block_rows
+        stop = end_of_full_blocks - (lacking if short_slot <= slots[-1] else 0)
+        return Window(window, stop, self._block_order(epoch)(slots).tolist())
 
     def _block_order(self, epoch: int) -> KeyedPermutation:
         return KeyedPermutation(self.num_blocks, derive_key(self.seed, "blocks", epoch))

@@ -42,7 +42,7 @@ class TrainingOrder:
         self._batch_size = batch_size
         self.steps_per_epoch = -(-len(split) // batch_size)
         self._chunk: tuple[int, int, Rows] = (-1, 0, np.empty(0, dtype=np.int64))
-        self._window: tuple[int, int] = (-1, -1)
+        self._announced_epoch, self._window_stop, self._next_window_stop = -1, 0, 0
 
     def rows(self, step: int) -> Rows:
         """Return the rows of a step, counted from zero; the last batch of an epoch may be short."""
@@ -59,10 +59,19 @@ class TrainingOrder:
         return chunk[start - chunk_start : stop - chunk_start]
 
     def _announce(self, epoch: int, position: int) -> None:
-        """Have the disk read this window's blocks, and the next window's, in sequence."""
-        window, blocks = self._order.window_of(epoch, position)
-        if (epoch, window) == self._window:
+        """Have the disk read this window's blocks in sequence, and the next window's while this one is used."""
+        if epoch != self._announced_epoch:
+            self._announced_epoch = epoch
+            self._window_stop = self._read_ahead(epoch, position)
+        elif position >= self._window_stop:
+            self._window_stop = self._next_window_stop
+        else:
             return
-        self._window = (epoch, window)
-        for block in blocks:
+        if self._window_stop < len(self._split):
+            self._next_window_stop = self._read_ahead(epoch, self._window_stop)
+
+    def _read_ahead(self, epoch: int, position: int) -> int:
+        window = self._order.window_at(epoch, position)
+        for block in window.blocks:
             self._split.will_need(block * self._order.block_rows, self._order.block_rows)
+        return window.stop
