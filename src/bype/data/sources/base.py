@@ -32,8 +32,8 @@ class Pool:
     num_rows
         How many there are, counting any that turn out to be unreadable.
     read
-        Starts reading them. A chunk may say which positions of the pool it lacks by leaving them out: then
-        ``positions`` has those it holds.
+        Starts reading them: chunks of examples, each with the positions in the pool that it holds. What cannot
+        be read is left out.
     validation
         How many of them, or what share, become the validation split by default.
     test
