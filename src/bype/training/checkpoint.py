@@ -18,7 +18,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from bype.data.files import FileError, read_json, sync_folder, to_json, write_synced
+from bype.data.files import FileError, parse_json, read_json, sync_folder, to_json, write_synced
 
 FORMAT_VERSION = 1
 _TENSOR_FILES = ("model", "training")
@@ -123,9 +123,8 @@ class CheckpointFolder:
             whole = (place / "manifest.json").read_bytes() == to_json(manifest)
             _require(whole, f"{place / 'manifest.json'} is not as it was written")
             tensors = {name: _load_tensors(place, f"{name}.safetensors", manifest) for name in _TENSOR_FILES}
-            state_bytes = _read_checked(place, "state.json", manifest)
-            state = read_json(place / "state.json")
-            _require(len(state_bytes) > 0 and isinstance(state, dict), f"{place / 'state.json'} is broken")
+            state = parse_json(_read_checked(place, "state.json", manifest))
+            _require(isinstance(state, dict), f"{place / 'state.json'} is broken")
         except CheckpointError:
             raise
         except FileError as error:
