@@ -109,7 +109,7 @@ def test_prepare_check_dry_run_and_train(tmp_path, capsys):
     assert main(["data", "check", str(store), "--sheet", str(sheet)]) == 0
     assert "all checksums match" in capsys.readouterr().out
     pixels = np.asarray(Image.open(sheet).convert("L"))
-    assert pixels.shape == (2 * 14 + 2, 10 * 14 + 2)
+    assert pixels.shape == (2 * 14 - 2, 10 * 14 - 2)
     assert pixels[5, 5] < 40  # a row of the dark ones
     assert 200 < pixels[19, 5] < 240  # and one of the light ones
 

@@ -8,7 +8,7 @@ from scipy import stats
 from torch import Tensor
 
 from bype import distributions
-from bype.distributions import DiagonalNormal, LeaveOneOutMixture, NormalMixture
+from bype.distributions import DiagonalNormal, LeaveOneOutMixture, NormalMixture, StandardNormal
 
 F64 = torch.float64
 
@@ -202,3 +202,26 @@ def test_diagonal_normal_against_scipy():
     drawn = DiagonalNormal(mean, log_variance).sample((20_000,), generator=torch.Generator().manual_seed(0))
     for d in range(2):
         assert stats.kstest(drawn[:, d], stats.norm(mean[d], log_variance[d].div(2).exp()).cdf).pvalue > 1e-3
+
+
+def test_a_draw_scored_at_once_against_scoring_it():
+    mean = torch.randn(5, 3, dtype=F64, requires_grad=True)
+    log_variance = torch.randn(5, 3, dtype=F64, requires_grad=True)
+    normal = DiagonalNormal(mean, log_variance)
+    drawn, score = normal.sample_and_score((4,), generator=torch.Generator().manual_seed(1))
+    expected = normal.log_prob(drawn)
+    torch.testing.assert_close(score, expected)
+    weights = torch.randn(4, 5, dtype=F64)
+    ours = torch.autograd.grad((score * weights).sum(), (mean, log_variance), retain_graph=True, allow_unused=True)
+    assert ours[0] is None  # moving the mean moves the draw along: the density stays
+    theirs = torch.autograd.grad((expected * weights).sum(), (mean, log_variance))
+    torch.testing.assert_close(theirs[0], torch.zeros_like(mean))
+    torch.testing.assert_close(ours[1], theirs[1])
+
+
+def test_standard_normal_is_the_diagonal_normal_at_zero():
+    zeros = torch.zeros(3, dtype=F64)
+    z = torch.randn(4, 2, 3, dtype=F64)
+    torch.testing.assert_close(StandardNormal(zeros).log_prob(z), DiagonalNormal(zeros, zeros).log_prob(z))
+    drawn = StandardNormal(zeros).sample((5, 2), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(drawn, DiagonalNormal(zeros, zeros).sample((5, 2), generator=torch.Generator().manual_seed(0)))

@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Commands import what they need when they run, so that help is quick."""
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,9 @@ def _guarded(command: Callable[[list[str]], int], words: list[str]) -> int:
     except (ConfigError, FileError, SourceError, _run_error()) as error:
         print(f"bype: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         print(f"bype: {error.strerror or error}{where}", file=sys.stderr)
@@ -82,15 +86,15 @@ def _parse(options: type[Options], words: list[str], prog: str, description: str
 
 @dataclass(frozen=True)
 class _Prepare:
-    source: tyro.conf.Positional[Path]
-    """a folder of images (folders in it are classes), a folder with the files of MNIST, Fashion-MNIST or CIFAR-10, or a
-    .npy, .npz or .csv file"""
+    source: tyro.conf.Positional[str]
+    """a folder of images (folders in it are classes), a folder with the files of MNIST, Fashion-MNIST or CIFAR-10, a
+    .npy, .npz, .csv or .parquet file or a folder of the last, or hf:OWNER/NAME@REVISION on the Hugging Face hub"""
     out: Path
     """the store to make; it must not exist"""
     size: int | None = None
     """resize images to so many pixels in height and width, cutting off what is not square"""
     label: str | None = None
-    """the column of a table that holds the label"""
+    """the column of a table that holds the label; in parquet the one called label if left out"""
     validation: float | None = None
     """examples to set apart for validation: a number, or below 1 a share"""
     test: float | None = None
@@ -101,17 +105,20 @@ class _Prepare:
 
 def _data_prepare(words: list[str]) -> int:
     options = _parse(_Prepare, words, "bype data prepare", "Turn what you have into a store.")
+    from bype.console import progress_bar
     from bype.data.prepare import prepare
     from bype.data.sources import SourceOptions
 
-    prepared = prepare(
-        options.source,
-        options.out,
-        SourceOptions(label=options.label, size=options.size),
-        validation=options.validation,
-        test=options.test,
-        seed=options.seed,
-    )
+    with progress_bar("preparing") as progress:
+        prepared = prepare(
+            options.source,
+            options.out,
+            SourceOptions(label=options.label, size=options.size),
+            validation=options.validation,
+            test=options.test,
+            seed=options.seed,
+            progress=progress,
+        )
     for line in prepared.skipped[:20]:
         print(f"skipped {line}", file=sys.stderr)
     if len(prepared.skipped) > 20:

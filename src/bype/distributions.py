@@ -1,4 +1,4 @@
-"""Distributions over the latent space: the diagonal normal and weighted mixtures of normals.
+"""Distributions over the latent space: the standard and the diagonal normal, and weighted mixtures of normals.
 
 Shape letters: ``B`` rows to score, ``M`` mixture components, ``D`` latent dimensions, ``F`` features made of
 them, ``...`` any leading dimensions. Every log density is in nats, summed over the ``D`` latent dimensions.
@@ -108,8 +108,45 @@ class DiagonalNormal:
 
     def sample(self, shape: Sequence[int] = (), *, generator: RowRandomness = None) -> Tensor:
         """Draw (*shape, ..., D), reparameterised: gradients reach mean and variance."""
+        return self.sample_and_score(shape, generator=generator)[0]
+
+    def sample_and_score(self, shape: Sequence[int] = (), *, generator: RowRandomness = None) -> tuple[Tensor, Tensor]:
+        """Draw (*shape, ..., D) and return it with its log density (*shape, ...).
+
+        The deviation from the mean, in standard deviations, is the noise itself, so the density comes at half the cost
+        of :meth:`log_prob`; its gradient is the same.
+        """
         noise = standard_normal((*shape, *self.mean.shape), like=self.mean, generator=generator)
-        return self.mean + noise * torch.exp(0.5 * self.log_variance)
+        value = self.mean + noise * torch.exp(0.5 * self.log_variance)
+        log_two_pi = self.mean.shape[-1] * _LOG_TWO_PI
+        return value, -0.5 * (torch.linalg.vecdot(noise, noise) + self.log_variance.sum(-1) + log_two_pi)
+
+
+@dataclass(frozen=True, eq=False)
+class StandardNormal:
+    """The normal distribution N(0, I).
+
+    Parameters
+    ----------
+    origin
+        (D,), its mean: zeros of the dtype and on the device that samples are to have.
+
+    Examples
+    --------
+    >>> StandardNormal(torch.zeros(2)).log_prob(torch.zeros(2))
+    tensor(-1.8379)
+    """
+
+    origin: Tensor
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density (...) of ``value`` (..., D)."""
+        log_prob: Tensor = -0.5 * (torch.linalg.vecdot(value, value) + value.shape[-1] * _LOG_TWO_PI)
+        return log_prob
+
+    def sample(self, shape: Sequence[int] = (), *, generator: Randomness = None) -> Tensor:
+        """Draw (*shape, D)."""
+        return standard_normal((*shape, *self.origin.shape), like=self.origin, generator=generator)
 
 
 class NormalMixture:

@@ -132,6 +132,8 @@ class ImportanceWeightedBound:
     effective_sample_size: Tensor
     """(B,), between 1 and ``num_samples``: how many equal weights would do as well."""
     num_samples: int
+    mean_terms: ELBOTerms
+    """The terms of the ELBO, averaged over the same draws."""
 
     @property
     def monte_carlo_error(self) -> Tensor:
@@ -175,16 +177,24 @@ def importance_weighted_bound(
     prior = model.prior_distribution() if prior is None else prior
     posterior = model.posterior(x)
     log_sum = log_sum_of_squares = torch.full(x.shape[:1], -torch.inf, dtype=torch.float64, device=x.device)
+    term_sums = torch.zeros(())
     step = max(1, max_rows // max(1, len(x)))
+    levels: list[str] = []
     for first in range(0, num_samples, step):
         count = min(step, num_samples - first)
-        log_weight = _scored_draws(model, x, posterior, prior, count, generator).elbo.double()
+        terms = _scored_draws(model, x, posterior, prior, count, generator)
+        levels = list(terms.kl)
+        log_weight = terms.elbo.double()
         log_sum = torch.logaddexp(log_sum, log_weight.logsumexp(0))
         log_sum_of_squares = torch.logaddexp(log_sum_of_squares, (2 * log_weight).logsumexp(0))
+        stacked = torch.stack([terms.reconstruction, *terms.kl.values()])
+        term_sums = term_sums.to(x.device) + stacked.sum(1, dtype=torch.float64)
+    reconstruction, *kl = term_sums / num_samples
     return ImportanceWeightedBound(
         log_likelihood=log_sum - math.log(num_samples),
         effective_sample_size=(2 * log_sum - log_sum_of_squares).exp(),
         num_samples=num_samples,
+        mean_terms=ELBOTerms(reconstruction, dict(zip(levels, kl, strict=True))),
     )
 
 

@@ -2,9 +2,12 @@
 
 import gzip
 import struct
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
+from numpy.lib import format as npy_format
 from PIL import Image
 
 from bype.data.prepare import prepare
@@ -244,3 +247,27 @@ def test_the_same_seed_divides_the_same_way(tmp_path):
     np.save(tmp_path / "f.npy", np.arange(200.0).reshape(100, 2))
     prints = [prepare(tmp_path / "f.npy", tmp_path / str(k), seed=k // 2).manifest.fingerprint for k in range(4)]
     assert prints[0] == prints[1] != prints[2] == prints[3]
+
+
+def test_archives_that_would_unpack_to_gigabytes_stay_within_memory(tmp_path):
+    """A few kilobytes that unpack to 300 MB are read as a stream, and only as far as their header says."""
+    folder = tmp_path / "idx"
+    write_idx(folder, 20_000, 10, compressed=True)
+    with gzip.open(folder / "train-images-idx3-ubyte.gz", "wb", compresslevel=9) as file:
+        file.write(bytes([0, 0, 8, 3]) + struct.pack(">3I", 20_000, 6, 5))
+        for _ in range(300):
+            file.write(bytes(2**20))
+    header = {"descr": "|u1", "fortran_order": False, "shape": (100, 6, 5)}
+    with (
+        zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive,
+        archive.open("x.npy", "w", force_zip64=True) as file,
+    ):
+        npy_format.write_array_header_1_0(file, header)
+        for _ in range(300):
+            file.write(bytes(2**20))
+    tracemalloc.start()
+    prepare(tmp_path / "bomb.npz", tmp_path / "one")
+    prepare(folder, tmp_path / "two")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100 * 2**20

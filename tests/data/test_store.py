@@ -147,7 +147,7 @@ def test_a_broken_manifest_gives_one_clear_line(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"null", b'"text"', b"{}", b"9" * 10_000, b" " * (2**24 + 1)]
+    "content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"null", b'"text"', b"{}", b"9" * 10_000, b" " * (2**23 + 1)]
 )
 def test_a_manifest_that_is_none_gives_one_clear_line(tmp_path, content):
     write(tmp_path / "store")

@@ -1,6 +1,7 @@
 """Training in one process: what it writes, what it refuses, how it stops."""
 
 import errno
+import io
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from bype.data.files import write_synced
 from bype.data.order import Order
@@ -74,8 +76,8 @@ def test_a_run_writes_what_it_promises(store, tmp_path):
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "finished"
     config, data = read_config(tmp_path / "run")
     assert config == TINY
-    assert data["fingerprint"]
-    best = CheckpointFolder(tmp_path / "run" / "best", 1).load_newest(pytest.fail)
+    assert data.fingerprint
+    best = CheckpointFolder(tmp_path / "run" / "best", 1).load_newest(pytest.fail, 2**20)
     assert best.step == outcome.step
     weights = best.model["prior.pseudocoreset.probabilities"]
     assert weights.dtype == torch.float64
@@ -83,8 +85,8 @@ def test_a_run_writes_what_it_promises(store, tmp_path):
 
 def test_the_best_model_has_the_pseudocoreset_it_was_validated_with(store, tmp_path):
     train(replace(update_step_size=0.5), store, tmp_path / "run")
-    best = CheckpointFolder(tmp_path / "run" / "best", 1).load_newest(pytest.fail)
-    last = CheckpointFolder(tmp_path / "run" / "checkpoints", 2).load_newest(pytest.fail)
+    best = CheckpointFolder(tmp_path / "run" / "best", 1).load_newest(pytest.fail, 2**20)
+    last = CheckpointFolder(tmp_path / "run" / "checkpoints", 2).load_newest(pytest.fail, 2**20)
     assert best.step == last.step
     # The last checkpoint came after the update that followed validation; the best model came before it.
     assert not torch.equal(best.model["prior.pseudocoreset.points"], last.model["prior.pseudocoreset.points"])
@@ -199,21 +201,21 @@ def test_a_checkpoint_cut_at_any_byte_is_refused_and_the_one_before_used(store, 
         for cut in sorted(cuts):
             path.write_bytes(whole[:cut])
             with pytest.raises(CheckpointError):
-                folder.load(newest)
+                folder.load(newest, 2**20)
         for _ in range(40):
             flipped = bytearray(whole)
             flipped[generator.integers(0, len(whole))] ^= 1 << int(generator.integers(0, 8))
             path.write_bytes(flipped)
             with pytest.raises(CheckpointError):
-                folder.load(newest)
+                folder.load(newest, 2**20)
         warnings: list[str] = []
         path.write_bytes(whole[:-1])
-        assert folder.load_newest(warnings.append).step == before
+        assert folder.load_newest(warnings.append, 2**20).step == before
         assert len(warnings) == 1
         path.unlink()
-        assert folder.load_newest(warnings.append).step == before
+        assert folder.load_newest(warnings.append, 2**20).step == before
         path.write_bytes(whole)
-    assert folder.load_newest(pytest.fail).step == newest
+    assert folder.load_newest(pytest.fail, 2**20).step == newest
 
 
 def test_a_damaged_newest_checkpoint_does_not_change_how_the_run_ends(store, tmp_path):
@@ -402,3 +404,27 @@ def test_a_config_from_a_file_must_have_just_the_known_fields():
         TrainingConfig.from_fields({**TINY.to_fields(), "colour": "red"})
     with pytest.raises(ConfigError, match="lacks seed"):
         TrainingConfig.from_fields({k: v for k, v in TINY.to_fields().items() if k != "seed"})
+
+
+def test_tensorboard_gets_the_curves_and_pictures(store, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = tmp_path / "run"
+    train(replace(length="1 epoch"), store, run)
+    changed = json.loads((run / "config.json").read_text())
+    changed["config"]["length"] = "2 epochs"
+    (run / "config.json").write_text(json.dumps(changed))
+    train(TINY, store, run)
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"images": 0}).Reload()
+    expected = [(line["step"], line["validation"]["negative_elbo"]) for line in metrics(run) if "validation" in line]
+    curve = [(event.step, event.value) for event in events.Scalars("validation/negative_elbo")]
+    assert curve == [(step, pytest.approx(value)) for step, value in expected]
+    assert [event.step for event in events.Images("samples")] == [9, 18]
+    picture = Image.open(io.BytesIO(events.Images("pseudocoreset")[0].encoded_image_string))
+    assert picture.size == (8 * 8 - 2, 2 * 8 - 2)  # 10 points of 6 x 6 in lines of 8
+
+
+def test_without_tensorboard_training_goes_on(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("bype.training.board.importlib.util.find_spec", lambda name: None)
+    train(TINY, store, tmp_path / "run")
+    assert not (tmp_path / "run" / "tensorboard").exists()

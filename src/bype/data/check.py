@@ -8,6 +8,7 @@ from PIL import Image
 
 from bype.data.manifest import StoreError
 from bype.data.store import Store
+from bype.pictures import is_picture, plate
 
 _CHUNK_ROWS = 4096
 _SHEET_COLUMNS = 10
@@ -39,16 +40,9 @@ def check(store: Store) -> Iterator[str]:
 def contact_sheet(store: Store) -> Image.Image:
     """Return the first images of each class, a row for each; without labels, the first hundred."""
     split = store.split("train")
-    if len(split.shape) != 3 or split.shape[0] not in (1, 3):
+    if not is_picture(split.shape):
         raise StoreError(f"{store.folder} holds no pictures to look at, but rows of shape {split.shape}")
-    _, height, width = split.shape
-    chosen = _chosen_rows(store)
-    sheet = Image.new("RGB", (_SHEET_COLUMNS * (width + 2) + 2, len(chosen) * (height + 2) + 2), "white")
-    for line, rows in enumerate(chosen):
-        for column, pixels in enumerate(split.read(rows)):
-            picture = Image.fromarray(pixels[0] if pixels.shape[0] == 1 else pixels.transpose(1, 2, 0))
-            sheet.paste(picture.convert("RGB"), (column * (width + 2) + 2, line * (height + 2) + 2))
-    return sheet
+    return plate([split.read(rows) for rows in _chosen_rows(store)])
 
 
 def _chosen_rows(store: Store) -> list[NDArray[np.int64]]:

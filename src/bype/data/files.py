@@ -5,7 +5,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-MAX_JSON_BYTES = 2**24
+MAX_JSON_BYTES = 2**23
+
+
+READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""Opens a file of a stranger: no link is followed, and a pipe in its place does not block."""
+WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+"""Opens a file for writing, but never one that a link leads to."""
 
 
 class FileError(ValueError):
@@ -23,7 +29,7 @@ def parse_json(text: bytes) -> Any:
 def read_json(path: Path) -> Any:
     """Read a JSON file of bounded size."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, READ_FLAGS)
         with os.fdopen(descriptor, "rb") as file:
             text = file.read(MAX_JSON_BYTES + 1)
     except OSError as error:
@@ -38,7 +44,7 @@ def read_json(path: Path) -> Any:
 
 def write_synced(path: Path, content: bytes) -> None:
     """Write a new file and wait until it is on the disk."""
-    with path.open("wb") as file:
+    with os.fdopen(os.open(path, WRITE_FLAGS | os.O_TRUNC, 0o644), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

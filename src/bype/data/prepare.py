@@ -22,7 +22,7 @@ class Prepared:
 
 
 def prepare(
-    source: Path,
+    source: Path | str,
     out: Path,
     options: SourceOptions = SourceOptions(),  # noqa: B008 - frozen
     *,
@@ -36,7 +36,7 @@ def prepare(
     Parameters
     ----------
     source
-        A folder or a file; see :func:`bype.data.sources.open_source`.
+        A folder, a file, or a data set on the hub; see :func:`bype.data.sources.open_source`.
     out
         Where the store will be; it must not exist.
     options

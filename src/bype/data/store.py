@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bype.data.files import FileError, read_json
+from bype.data.files import READ_FLAGS, FileError, read_json
 from bype.data.manifest import DTYPES, LABEL_DTYPE, Manifest, Shard, StoreError
 from bype.data.order import Rows
 
@@ -102,7 +102,7 @@ class Split:
 def _open_shard(folder: Path, shard: Shard, row_bytes: int) -> int:
     path = folder / shard.name
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, READ_FLAGS)
     except OSError as error:
         raise StoreError(f"cannot open {path}: {error.strerror}") from error
     size = os.fstat(descriptor).st_size

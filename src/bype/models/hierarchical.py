@@ -90,12 +90,11 @@ class HierarchicalPosterior(Posterior):
         return DiagonalNormal(*self._model.joint_encoder(self._features, z2))
 
     def draw(self, num_samples: int, *, generator: RowRandomness = None) -> Draw:
-        z2 = self.top.sample((num_samples,), generator=generator)
-        lower = self.lower(z2)
-        z1 = lower.sample(generator=generator)
+        z2, log_q2 = self.top.sample_and_score((num_samples,), generator=generator)
+        z1, log_q1 = self.lower(z2).sample_and_score(generator=generator)
         return Draw(
             top=z2,
-            log_posterior={"z2": self.top.log_prob(z2), "z1": lower.log_prob(z1)},
+            log_posterior={"z2": log_q2, "z1": log_q1},
             log_conditional={"z1": self._model.lower_prior(z2).log_prob(z1)},
             output=decode_rows(self._model.decoder, z1, z2),
         )

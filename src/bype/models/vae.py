@@ -68,8 +68,8 @@ class VAEPosterior(Posterior):
         self.top = top
 
     def draw(self, num_samples: int, *, generator: RowRandomness = None) -> Draw:
-        z = self.top.sample((num_samples,), generator=generator)
-        return Draw(z, {"z": self.top.log_prob(z)}, {}, self._model.decode(z))
+        z, log_q = self.top.sample_and_score((num_samples,), generator=generator)
+        return Draw(z, {"z": log_q}, {}, self._model.decode(z))
 
     def mean_output(self) -> Tensor:
         return self._model.decode(self.top.mean)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from bype.distributions import DiagonalNormal
+from bype.distributions import StandardNormal
 from bype.priors.base import Encode, Prior, TrainingBatch
 
 
@@ -22,6 +22,6 @@ class GaussianPrior(Prior):
         super().__init__()
         self.register_buffer("_zeros", torch.zeros(latent_dim), persistent=False)
 
-    def forward(self, encode: Encode | None = None, batch: TrainingBatch | None = None) -> DiagonalNormal:
+    def forward(self, encode: Encode | None = None, batch: TrainingBatch | None = None) -> StandardNormal:
         """Return N(0, I); neither the encoder nor the batch matters."""
-        return DiagonalNormal(self._zeros, self._zeros)
+        return StandardNormal(self._zeros)

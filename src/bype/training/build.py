@@ -1,9 +1,11 @@
 """From a configuration to objects: here, and only here, a name becomes a class."""
 
+import dataclasses
+import math
+
 import torch
 
 from bype.coreset import PSVI, Centring, InverseTimeSteps, RestartedAdam
-from bype.data.store import Split
 from bype.likelihoods import (
     PIXEL_RANGE,
     Bernoulli,
@@ -15,35 +17,61 @@ from bype.likelihoods import (
 )
 from bype.models import LatentModel, conv_hvae, mlp_hvae, mlp_vae, residual_vae
 from bype.priors import (
+    ExampleSource,
     ExemplarPrior,
     GaussianPrior,
     NearestExemplarPrior,
     Prior,
     Pseudocoreset,
     PseudocoresetPrior,
+    TensorSource,
     VampPrior,
 )
 from bype.training.config import ConfigError, TrainingConfig
-from bype.training.examples import StoreSource
 from bype.training.randomness import generator_for
 
 
-def build_model(config: TrainingConfig, train: Split) -> LatentModel:
-    """Return the untrained model; the same config and data give the same numbers."""
-    is_image = len(train.shape) == 3
+def build_model(config: TrainingConfig, shape: tuple[int, ...], train: ExampleSource) -> LatentModel:
+    """Return the untrained model; the same config and data give the same numbers.
+
+    Parameters
+    ----------
+    config
+        What to build.
+    shape
+        Of one example.
+    train
+        The training examples, for priors that start at them or stand on them.
+    """
+    is_image = len(shape) == 3
     if config.network in ("convhvae", "celeba") and not is_image:
         raise ConfigError(f"the network {config.network} takes images; for feature vectors choose vae or hvae")
     if config.likelihood in ("bernoulli", "discretised-logistic") and not is_image:
         raise ConfigError(f"the likelihood {config.likelihood} is for pixels; for features choose learned-gaussian")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(generator_for(config.seed, "start").initial_seed())
-        prior = _build_prior(config, train, is_image)
+        prior = _build_prior(config, shape, train)
         likelihood = _build_likelihood(config, is_image)
         if config.network == "celeba":
-            return residual_vae(train.shape, prior, likelihood, config.latent_dim)
+            return residual_vae(shape, prior, likelihood, config.latent_dim)
         architecture = {"vae": mlp_vae, "hvae": mlp_hvae, "convhvae": conv_hvae}[config.network]
-        model: LatentModel = architecture(train.shape, prior, likelihood, config.latent_dim, config.hidden)
+        model: LatentModel = architecture(shape, prior, likelihood, config.latent_dim, config.hidden)
         return model
+
+
+def model_bytes(config: TrainingConfig, shape: tuple[int, ...], num_train: int) -> int:
+    """Return how many bytes the numbers of a model take, without making it: a config may come from a stranger."""
+    try:
+        with torch.device("meta"):
+            plain = build_model(dataclasses.replace(config, prior="gaussian"), shape, TensorSource(torch.empty(0)))
+        numbers = sum(math.prod(tensor.shape) for tensor in plain.state_dict().values())
+    except RuntimeError as error:
+        raise ConfigError(f"a model of this config cannot be built: {str(error).splitlines()[0]}") from error
+    if config.prior in ("vamp", "bype"):
+        numbers += config.components * math.prod(shape)
+    if config.prior == "exemplar" and config.neighbours:
+        numbers += num_train * config.latent_dim
+    return int(numbers) * torch.float32.itemsize
 
 
 def _build_likelihood(config: TrainingConfig, is_image: bool) -> Likelihood:
@@ -61,12 +89,11 @@ def _build_likelihood(config: TrainingConfig, is_image: bool) -> Likelihood:
             return DiscretisedLogistic()
 
 
-def _build_prior(config: TrainingConfig, train: Split, is_image: bool) -> Prior:
-    source = StoreSource(train)
-    data_range = (0.0, 1.0) if is_image else None
+def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: ExampleSource) -> Prior:
+    data_range = (0.0, 1.0) if len(shape) == 3 else None
     generator = generator_for(config.seed, "prior start")
-    if config.prior in ("vamp", "bype") and config.components > len(train):
-        raise ConfigError(f"{config.components} components are more than the {len(train)} examples to train on")
+    if config.prior in ("vamp", "bype") and config.components > len(source):
+        raise ConfigError(f"{config.components} components are more than the {len(source)} examples to train on")
     match config.prior:
         case "gaussian":
             return GaussianPrior(config.latent_dim)
@@ -74,7 +101,7 @@ def _build_prior(config: TrainingConfig, train: Split, is_image: bool) -> Prior:
             if config.vamp_start == "examples":
                 start = VampPrior.start_at_examples(source.take(torch.arange(config.components)), generator=generator)
             else:
-                start = VampPrior.start_at_random(config.components, train.shape, generator=generator)
+                start = VampPrior.start_at_random(config.components, shape, generator=generator)
             return VampPrior(start, data_range)
         case "exemplar":
             if config.neighbours:

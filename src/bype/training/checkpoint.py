@@ -18,12 +18,20 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from bype.data.files import FileError, parse_json, read_json, sync_folder, to_json, write_synced
+from bype.data.files import (
+    MAX_JSON_BYTES,
+    READ_FLAGS,
+    FileError,
+    parse_json,
+    read_json,
+    sync_folder,
+    to_json,
+    write_synced,
+)
 
 FORMAT_VERSION = 1
 _TENSOR_FILES = ("model", "training")
-_MAX_HEADER_BYTES = 2**24
-_MAX_TENSOR_BYTES = 2**40
+_MAX_HEADER_BYTES = 2**20
 
 
 class CheckpointError(FileError):
@@ -75,6 +83,8 @@ class CheckpointFolder:
             shutil.rmtree(left, ignore_errors=True)
 
     def _write(self, checkpoint: Checkpoint, partial: Path) -> None:
+        if self.folder.is_symlink():
+            raise CheckpointError(f"{self.folder} is a link; nothing is written through it")
         self.folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
@@ -92,7 +102,9 @@ class CheckpointFolder:
         sync_folder(partial)
         self._before_commit()
         place = self.folder / str(checkpoint.step)
-        if place.exists():
+        if place.is_symlink():
+            place.unlink()
+        elif place.exists():
             shutil.rmtree(place)  # a continued run comes by here again
         partial.rename(place)
         sync_folder(self.folder)
@@ -104,8 +116,33 @@ class CheckpointFolder:
         names = [path.name for path in self.folder.iterdir() if re.fullmatch(r"0|[1-9][0-9]{0,17}", path.name)]
         return sorted(map(int, names), reverse=True)
 
-    def load(self, step: int) -> Checkpoint:
-        """Read and check the checkpoint of a step."""
+    def load(self, step: int, max_bytes: int) -> Checkpoint:
+        """Read and check the checkpoint of a step; no file of tensors may be larger than ``max_bytes``."""
+        place, manifest = self._manifest(step)
+        tensors = {name: _load_tensors(place, f"{name}.safetensors", manifest, max_bytes) for name in _TENSOR_FILES}
+        try:
+            state = parse_json(_read_checked(place, "state.json", manifest, MAX_JSON_BYTES))
+        except CheckpointError:
+            raise
+        except FileError as error:
+            raise CheckpointError(f"{place / 'state.json'}: {error}") from error
+        _require(isinstance(state, dict), f"{place / 'state.json'} is broken")
+        return Checkpoint(step, tensors["model"], tensors["training"], state)
+
+    def load_model(self, step: int, max_bytes: int) -> dict[str, Tensor]:
+        """Read and check the model alone."""
+        place, manifest = self._manifest(step)
+        return _load_tensors(place, "model.safetensors", manifest, max_bytes)
+
+    def model_bytes(self, step: int) -> int:
+        """Return the size of a model's file, before anything of it is read."""
+        path = self.folder / str(step) / "model.safetensors"
+        try:
+            return path.lstat().st_size
+        except OSError as error:
+            raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+
+    def _manifest(self, step: int) -> tuple[Path, dict[str, Any]]:
         place = self.folder / str(step)
         if place.is_symlink():
             raise CheckpointError(f"{place} is a link")
@@ -122,20 +159,17 @@ class CheckpointFolder:
             # Written in one way only, so that not even a last line feed can be missing.
             whole = (place / "manifest.json").read_bytes() == to_json(manifest)
             _require(whole, f"{place / 'manifest.json'} is not as it was written")
-            tensors = {name: _load_tensors(place, f"{name}.safetensors", manifest) for name in _TENSOR_FILES}
-            state = parse_json(_read_checked(place, "state.json", manifest))
-            _require(isinstance(state, dict), f"{place / 'state.json'} is broken")
         except CheckpointError:
             raise
         except FileError as error:
             raise CheckpointError(str(error)) from error
-        return Checkpoint(step, tensors["model"], tensors["training"], state)
+        return place, manifest
 
-    def load_newest(self, warn: Callable[[str], None]) -> Checkpoint | None:
+    def load_newest(self, warn: Callable[[str], None], max_bytes: int) -> Checkpoint | None:
         """Return the newest checkpoint that is whole, with a warning for each that is not."""
         for step in self.steps():
             try:
-                return self.load(step)
+                return self.load(step, max_bytes)
             except CheckpointError as error:
                 warn(f"checkpoint {step} is not used: {error}")
         return None
@@ -150,16 +184,16 @@ def _require(condition: bool, message: str) -> None:
         raise CheckpointError(message)
 
 
-def _read_checked(place: Path, name: str, manifest: dict[str, Any]) -> bytes:
+def _read_checked(place: Path, name: str, manifest: dict[str, Any], max_bytes: int) -> bytes:
     path = place / name
     entry = manifest["files"].get(name)
     _require(
         isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str),
         f"{place} has no entry for {name} in its manifest",
     )
-    _require(0 <= entry["bytes"] <= _MAX_TENSOR_BYTES, f"{path} has an impossible size in its manifest")
+    _require(0 <= entry["bytes"] <= max_bytes, f"{path} has an impossible size in its manifest, {entry['bytes']}")
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, READ_FLAGS)
         with os.fdopen(descriptor, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             _require(size == entry["bytes"], f"{path} has {size} bytes, its manifest says {entry['bytes']}")
@@ -170,8 +204,8 @@ def _read_checked(place: Path, name: str, manifest: dict[str, Any]) -> bytes:
     return content
 
 
-def _load_tensors(place: Path, name: str, manifest: dict[str, Any]) -> dict[str, Tensor]:
-    content = _read_checked(place, name, manifest)
+def _load_tensors(place: Path, name: str, manifest: dict[str, Any], max_bytes: int) -> dict[str, Tensor]:
+    content = _read_checked(place, name, manifest, max_bytes)
     header_bytes = int.from_bytes(content[:8], "little")
     _require(
         len(content) >= 8 and header_bytes <= min(_MAX_HEADER_BYTES, len(content)), f"{place / name} has no header"

@@ -22,14 +22,15 @@ def dry_run(config: TrainingConfig, data: Path) -> Iterator[str]:
     """Say in lines how large the model is and how long an epoch takes; nothing is written."""
     store = Store(data)
     split = store.split("train")
-    model = build_model(config, split)
+    source = StoreSource(split)
+    model = build_model(config, split.shape, source)
     parameters = sum(p.numel() for p in model.parameters())
     state = sum(math.prod(t.shape) * t.element_size() for t in model.state_dict().values())
     moments = 2 * sum(p.numel() * p.element_size() for p in model.parameters())
     yield f"data: {store.manifest.source}, {len(split):,} examples of shape {split.shape} to train on"
     yield f"model: {parameters:,} parameters; {(state + moments) / 1e6:.1f} MB in memory with Adam's moments"
     order = TrainingOrder(split, config.seed, config.batch_size, config.window_blocks)
-    source, objective = StoreSource(split), ELBO(model)
+    objective = ELBO(model)
     optimizer = NormalisedAdam(model.named_parameters(), config.learning_rate, config.normalise_gradients)
     seconds = []
     for step in range(_STEPS):

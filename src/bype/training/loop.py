@@ -1,6 +1,6 @@
 """The training loop: alternating optimisation of the network and the pseudocoreset (Algorithm 2)."""
 
-import json
+import dataclasses
 import math
 import signal
 import time
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -18,16 +18,20 @@ from torch import Tensor
 from bype.data.order import derive_key
 from bype.data.store import Split, Store
 from bype.objective import ELBO, ELBOTerms, kl_weight
+from bype.training.board import Board, open_board
 from bype.training.build import build_model, build_rule
 from bype.training.checkpoint import Checkpoint, CheckpointError
 from bype.training.config import Span, TrainingConfig
 from bype.training.examples import StoreSource, TrainingOrder
+from bype.training.identity import DataIdentity
 from bype.training.optimizer import NormalisedAdam
 from bype.training.progress import Display
 from bype.training.randomness import generator_for
 from bype.training.run import MetricsFile, RunDirectory, RunError
 
 _VALIDATION_BATCH = 500
+_TRAINING_SIZE = 6
+"""No file of a checkpoint is larger than so many times the model: Adam keeps two moments, a rule two in float64."""
 
 
 @dataclass
@@ -42,6 +46,20 @@ class TrainingState:
     """The smallest validation loss (minus ELBO) so far, nats per example."""
     best_step: int = 0
     metrics_bytes: int = 0
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Self:
+        """Read the fields of a checkpoint, which may come from a stranger."""
+        if set(fields) != {each.name for each in dataclasses.fields(cls)}:
+            raise ValueError("its fields are others")
+        state = cls(**fields)
+        counts = (state.step, state.num_examples, state.best_step, state.metrics_bytes)
+        numbers = [*state.sums.values(), *([] if state.best is None else [state.best])]
+        if not all(type(count) is int and 0 <= count < 2**62 for count in counts):
+            raise ValueError("its counts are no counts")
+        if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
+            raise ValueError("its sums are no numbers")
+        return state
 
     def add(self, terms: ELBOTerms) -> None:
         """Add a step's terms to the sums."""
@@ -91,12 +109,13 @@ def train(config: TrainingConfig, data: Path, out: Path, display: Display | None
         Where progress is shown.
     """
     store = Store(data)
-    identity = {"store": str(data), "fingerprint": store.manifest.fingerprint, "source": store.manifest.source}
+    identity = DataIdentity.of(store)
     with RunDirectory(out) as run:
         run.settle_config(config, identity)
         run.describe_machine(identity, torch.get_num_threads())
         trainer = Trainer(config, store, run, display or Display())
         try:
+            trainer.board = open_board(run.subfolder("tensorboard"), trainer.state.step)
             outcome = trainer.run()
         except BaseException as error:
             try:
@@ -123,7 +142,7 @@ class Trainer:
         self._order = TrainingOrder(train_split, config.seed, config.batch_size, config.window_blocks)
         update_seed = derive_key(config.seed, "update order")
         self._update_order = TrainingOrder(train_split, update_seed, config.batch_size, config.window_blocks)
-        self.model = build_model(config, train_split)
+        self.model = build_model(config, train_split.shape, self._source)
         self._objective = ELBO(self.model)
         self._optimizer = NormalisedAdam(
             self.model.named_parameters(), config.learning_rate, config.normalise_gradients
@@ -132,6 +151,7 @@ class Trainer:
         self.state = TrainingState()
         self._restore()
         self._metrics = MetricsFile(run.folder / "metrics.jsonl", self.state.metrics_bytes)
+        self.board: Board | None = None
         self._stop_signal: int | None = None
         self._start = time.perf_counter()
 
@@ -139,6 +159,8 @@ class Trainer:
         """Release files and the terminal."""
         self._metrics.close()
         self._display.close()
+        if self.board is not None:
+            self.board.close()
 
     def _steps(self, span: str) -> int:
         return Span.parse(span).in_steps(self._order.steps_per_epoch)
@@ -185,7 +207,7 @@ class Trainer:
             indices=torch.from_numpy(rows),
             beta=self._beta(),
             generator=generator_for(seed, "latents", step),
-            prior_generator=generator_for(seed, "prior", step),
+            prior_generator=generator_for(seed, "prior", step) if self.model.prior.needs_training_batch else None,
         )
         terms.loss.backward()
         self.state.add(terms)
@@ -222,10 +244,15 @@ class Trainer:
     def _log(self, line: dict[str, Any]) -> None:
         epoch = self.state.step / self._order.steps_per_epoch
         self._metrics.append({"step": self.state.step, "epoch": round(epoch, 6), **line})
-        with (self._run.folder / "timings.jsonl").open("a") as timings:
-            seconds = round(time.perf_counter() - self._start, 3)
-            timings.write(json.dumps({"step": self.state.step, "seconds_in_process": seconds}) + "\n")
+        seconds = round(time.perf_counter() - self._start, 3)
+        self._run.append("timings.jsonl", {"step": self.state.step, "seconds_in_process": seconds})
         self._display.show(self.state.step, line)
+        if self.board is not None:
+            self.board.show(self.state.step, line)
+            if "update" not in line:  # that follows a validation, and changes little to look at
+                self.board.show_pictures(
+                    self.state.step, self.model, generator_for(self._config.seed, "board", self.state.step)
+                )
 
     @torch.no_grad()
     def _validate(self, split: Split) -> None:
@@ -276,7 +303,8 @@ class Trainer:
 
     def _restore(self) -> None:
         """Go on from the newest checkpoint that is whole."""
-        checkpoint = self._run.checkpoints.load_newest(self._display.warn)
+        model_bytes = sum(value.numel() * value.element_size() for value in self.model.state_dict().values())
+        checkpoint = self._run.checkpoints.load_newest(self._display.warn, _TRAINING_SIZE * model_bytes + 2**22)
         if checkpoint is None:
             return
         try:
@@ -284,8 +312,10 @@ class Trainer:
             self._optimizer.load_state(_part(checkpoint.training, "adam."))
             if self._rule is not None:
                 self._rule.load_state_dict(_part(checkpoint.training, "rule."))
-            self.state = TrainingState(**checkpoint.state)
-        except (RuntimeError, ValueError, TypeError) as error:
+            self.state = TrainingState.from_fields(checkpoint.state)
+            if self.state.step != checkpoint.step:
+                raise ValueError(f"its state is of step {self.state.step}")
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             first_line = str(error).splitlines()[0]
             raise CheckpointError(
                 f"checkpoint {checkpoint.step} in {self._run.folder} does not fit this config: {first_line}"

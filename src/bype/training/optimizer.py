@@ -54,6 +54,5 @@ class NormalisedAdam:
 def normalise_(gradients: list[Tensor]) -> None:
     """Divide each gradient by its own L2 norm (+1e-7), in place."""
     if gradients:
-        norms = torch._foreach_norm(gradients)
-        torch._foreach_add_(norms, _EPSILON)
-        torch._foreach_div_(gradients, norms)
+        norms = torch.stack(torch._foreach_norm(gradients)) + _EPSILON
+        torch._foreach_div_(gradients, norms.unbind())

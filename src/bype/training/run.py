@@ -16,9 +16,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from bype.data.files import FileError, read_json, to_json, write_atomic
+from bype.data.files import WRITE_FLAGS, FileError, read_json, to_json, write_atomic
 from bype.training.checkpoint import CheckpointFolder
 from bype.training.config import ConfigError, TrainingConfig
+from bype.training.identity import DataIdentity
 
 FORMAT_VERSION = 1
 _KEPT_CHECKPOINTS = 2
@@ -88,11 +89,23 @@ class RunDirectory:
         self.check_fence()
         write_atomic(self.folder / name, to_json({"version": FORMAT_VERSION, **content}))
 
-    def settle_config(self, config: TrainingConfig, data: dict[str, Any]) -> None:
+    def append(self, name: str, content: Any) -> None:
+        """Add a line to a file of the run that nothing depends on."""
+        with os.fdopen(os.open(self.folder / name, WRITE_FLAGS | os.O_APPEND, 0o644), "a") as file:
+            file.write(json.dumps(content) + "\n")
+
+    def subfolder(self, name: str) -> Path:
+        """Return a folder in the run, to write to."""
+        folder = self.folder / name
+        if folder.is_symlink():
+            raise RunError(f"{folder} is a link; nothing is written through it")
+        return folder
+
+    def settle_config(self, config: TrainingConfig, data: DataIdentity) -> None:
         """Save the config and the data's identity, or compare them with those of the run that is here."""
         if not self.checkpoints.steps():  # nothing was trained yet, or nothing that could be continued
             shutil.rmtree(self.best.folder, ignore_errors=True)
-            self.write("config.json", {"config": config.to_fields(), "data": data})
+            self.write("config.json", {"config": config.to_fields(), "data": data.to_fields()})
             return
         saved_config, saved_data = read_config(self.folder)
         if differences := saved_config.differences(config):
@@ -100,14 +113,14 @@ class RunDirectory:
                 f"{self.folder} holds a run with another config ({'; '.join(differences)}); "
                 f"choose another --out, or repeat the command that began it"
             )
-        if saved_data.get("fingerprint") != data["fingerprint"]:
-            raise RunError(f"{self.folder} was trained on other data than {data['store']}; choose another --out")
+        if saved_data.fingerprint != data.fingerprint:
+            raise RunError(f"{self.folder} was trained on other data than {data.store}; choose another --out")
 
     def set_status(self, state: str, **details: Any) -> None:
         """Tell the world how the run stands: running, finished, stopped or failed."""
         self.write("status.json", {"state": state, **details, "updated": round(time.time(), 1)})
 
-    def describe_machine(self, data: dict[str, Any], threads: int) -> None:
+    def describe_machine(self, data: DataIdentity, threads: int) -> None:
         """Write what the numbers may depend on, besides config and data."""
         self.write(
             "manifest.json",
@@ -118,12 +131,12 @@ class RunDirectory:
                 "numpy": np.__version__,
                 "machine": platform.machine(),
                 "threads": threads,
-                "data": data,
+                "data": {"store": data.store, "fingerprint": data.fingerprint},
             },
         )
 
 
-def read_config(folder: Path) -> tuple[TrainingConfig, dict[str, Any]]:
+def read_config(folder: Path) -> tuple[TrainingConfig, DataIdentity]:
     """Read the config of a run and the identity of its data."""
     try:
         fields = read_json(folder / "config.json")
@@ -132,7 +145,7 @@ def read_config(folder: Path) -> tuple[TrainingConfig, dict[str, Any]]:
         config, data = fields.get("config"), fields.get("data")
         if not (isinstance(config, dict) and isinstance(data, dict)):
             raise RunError(f"{folder / 'config.json'} is broken")
-        return TrainingConfig.from_fields(config), data
+        return TrainingConfig.from_fields(config), DataIdentity.from_fields(data, folder / "config.json")
     except (FileError, ConfigError) as error:
         raise RunError(str(error)) from error
 

@@ -4,6 +4,7 @@ import math
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,6 +36,9 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
             )
         pairs = [(None, examples, next((name for name in _LABEL_NAMES if name in arrays.headers), ""))]
     has_labels = all(labels in arrays.headers for _, _, labels in pairs)
+    for _, examples, labels in pairs:
+        if has_labels and arrays.headers[examples][0][0] != arrays.headers[labels][0][0]:
+            raise SourceError(f"{path}: {examples} and {labels} differ in length")
     layouts = {_layout(path, *arrays.headers[examples]) for _, examples, _ in pairs}
     if len(layouts) > 1:
         raise SourceError(f"the arrays in {path} have different shapes or types")
@@ -135,6 +139,10 @@ class _Arrays:
                     raise SourceError(f"{self.path} ends too early: it was cut off")
                 yield np.frombuffer(content, dtype).reshape(count, *shape[1:])
 
+    def _rows_of(self, name: str) -> Iterator[int]:
+        for block in self._blocks(name):
+            yield from block.tolist()
+
     def largest_label(self, name: str) -> int:
         """Return the largest label, having looked at them all."""
         largest = 0
@@ -148,12 +156,13 @@ class _Arrays:
         self, examples: str, labels: str | None, shape: tuple[int, ...], dtype: str, channels_last: bool
     ) -> Iterator[Chunk]:
         """Read examples and labels side by side."""
-        targets = np.concatenate(list(self._blocks(labels))).astype(np.int32) if labels else None
+        label_stream = self._rows_of(labels) if labels else None
         first = 0
         for block in self._blocks(examples):
             rows = block.transpose(0, 3, 1, 2) if channels_last else block.reshape(len(block), *shape)
             rows = rows.astype(np.float32) if dtype == "float32" else rows
             if dtype == "float32" and not np.isfinite(rows).all():
                 raise SourceError(f"{self.path}: example {first} or one soon after holds a number that is not finite")
-            yield Chunk(rows, None if targets is None else targets[first : first + len(rows)])
+            targets = None if label_stream is None else np.fromiter(islice(label_stream, len(rows)), np.int32)
+            yield Chunk(rows, targets)
             first += len(rows)

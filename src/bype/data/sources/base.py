@@ -1,6 +1,7 @@
 """What all sources have in common."""
 
-from collections.abc import Callable, Iterator
+import importlib.util
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -73,6 +74,19 @@ class SourceOptions:
     """The column of a table that holds the label."""
     size: int | None = None
     """Resize images to this height and width, cutting off what is not square."""
+
+
+def shares(splits: Collection[str | None], split: str | None) -> tuple[float, float]:
+    """Return what share of a split becomes validation and test by default: a tenth each, where there is none yet."""
+    if split not in (None, "train"):
+        return 0.0, 0.0
+    return tuple(0.0 if name in splits else 0.1 for name in ("validation", "test"))  # type: ignore[return-value]
+
+
+def require_extra(module: str, extra: str) -> None:
+    """Refuse if a module is missing that an optional part of bype needs."""
+    if importlib.util.find_spec(module) is None:
+        raise SourceError(f"this needs {module}; install it with: pip install 'bype[{extra}]'")
 
 
 def numbered(chunks: Iterator[Chunk]) -> Iterator[tuple[NDArray[np.int64], Chunk]]:

@@ -1,0 +1,27 @@
+"""A bar that shows how far a command is, on a terminal; nothing elsewhere."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+Report = Callable[[int, int], None]
+"""Called with how much is done and how much there is in all."""
+
+
+def no_report(done: int, total: int) -> None:
+    """Report to nobody."""
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Report]:
+    """Show a bar with the time left while the block runs, on standard error."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield no_report
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,0 +1,225 @@
+"""Parquet files: columns of numbers, or a column of pictures as data sets on the Hugging Face hub have them."""
+
+import importlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bype.data.sources.base import Chunk, Pool, Source, SourceError, SourceOptions, numbered, require_extra, shares
+from bype.data.sources.pictures import Picture, open_pictures
+
+_BATCH_ROWS = 1024
+_MAX_CLASSES = 100_000
+_SPLIT_NAMES = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation",
+                "dev": "validation", "test": "test"}  # fmt: skip
+
+
+def is_parquet_folder(folder: Path) -> bool:
+    """Tell whether a folder holds parquet files."""
+    return next(folder.rglob("*.parquet"), None) is not None
+
+
+def open_parquet(path: Path, options: SourceOptions) -> Source:
+    """Open a parquet file, or a folder of them.
+
+    A column of pictures makes images. Otherwise all columns must hold numbers or lists of equal length of them, and
+    are features. The column called ``label``, or the one that ``options.label`` names, is the label. Files named
+    after splits, such as train-00000.parquet, or lying in folders of such names, are these splits.
+    """
+    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+    by_split: dict[str | None, list[Path]] = {}
+    for file in files:
+        by_split.setdefault(_split_of(file.relative_to(path)), []).append(file)
+    if len(by_split) == 1:
+        by_split = {None: files}
+    elif None in by_split or "train" not in by_split:
+        raise SourceError(f"{path}: some files are named after splits, others are not, or there is none for train")
+    tables = {split: _Table(files, options.label) for split, files in by_split.items()}
+    first, *others = tables.values()
+    for other in others:
+        if other.columns != first.columns:
+            raise SourceError(f"{other.files[0]} has other columns than {first.files[0]}")
+    classes = first.class_names()
+    if classes is None and first.label is not None:
+        classes = _classes([value for table in tables.values() for value in table.distinct_labels()], first)
+    numbers = None if classes is None else _label_numbers(classes, first.has_number_labels)
+    if first.picture_column is not None:
+        splits = {split: (lambda table=table: table.pictures(numbers)) for split, table in tables.items()}
+        return open_pictures(f"parquet {path.name}", splits, options, tuple(classes or ()), numbers is not None)
+    width = first.width()
+    pools = tuple(
+        Pool(
+            None if split == "train" else split,
+            table.num_rows,
+            lambda table=table: numbered(table.chunks(width, numbers)),  # type: ignore[misc]
+            *shares(tables, split),
+        )
+        for split, table in tables.items()
+    )
+    names = first.features if width == len(first.features) else []
+    description = f"parquet {path.name}"
+    return Source(description, (width,), "float32", pools, numbers is not None, tuple(classes or ()), tuple(names))
+
+
+def _split_of(path: Path) -> str | None:
+    for part in reversed([*path.parts[:-1], path.stem]):
+        for word in re.split(r"[^a-z]+", part.lower()):
+            if word in _SPLIT_NAMES:
+                return _SPLIT_NAMES[word]
+    return None
+
+
+def _classes(values: list[Any], table: "_Table") -> list[str]:
+    if table.has_number_labels:
+        if min(values) < 0 or max(values) >= 2**20:
+            raise SourceError(f"column {table.label!r}: labels that are numbers must be whole and from 0 on")
+        return [str(k) for k in range(max(values) + 1)]
+    return sorted(set(values))
+
+
+def _label_numbers(classes: Sequence[str], are_numbers: bool) -> dict[Any, int]:
+    return {(k if are_numbers else name): k for k, name in enumerate(classes)}
+
+
+class _Table:
+    """Parquet files of one split, read as a stream of batches."""
+
+    def __init__(self, files: Sequence[Path], label: str | None) -> None:
+        require_extra("pyarrow", "parquet")
+        self._arrow = importlib.import_module("pyarrow")
+        self._parquet = importlib.import_module("pyarrow.parquet")
+        self.files = files
+        schemas = []
+        self.num_rows = 0
+        for path in files:
+            try:
+                with self._parquet.ParquetFile(path) as file:
+                    schemas.append(file.schema_arrow)
+                    self.num_rows += file.metadata.num_rows
+            except (OSError, self._arrow.ArrowException) as error:
+                raise SourceError(f"cannot read {path}: {error}") from error
+            if not schemas[-1].equals(schemas[0]):
+                raise SourceError(f"{path} has other columns than {files[0]}")
+        if self.num_rows == 0:
+            raise SourceError(f"{files[0]} has no rows")
+        self._schema = schemas[0]
+        self.columns = {field.name: str(field.type) for field in self._schema}
+        if label is not None and label not in self.columns:
+            raise SourceError(f"{files[0]} has no column {label!r}; it has {', '.join(self.columns)}")
+        self.label = label if label is not None else "label" if "label" in self.columns else None
+        types = self._arrow.types
+        self.has_number_labels = self.label is not None and types.is_integer(self._schema.field(self.label).type)
+        pictures = [field.name for field in self._schema if field.name != self.label and self._is_picture(field.type)]
+        if len(pictures) > 1:
+            raise SourceError(f"{files[0]} has several columns of pictures: {', '.join(pictures)}; keep one")
+        self.picture_column = pictures[0] if pictures else None
+        self.features = [] if pictures else [name for name in self.columns if name != self.label]
+        for name in self.features:
+            self._require_numbers(name)
+        if not pictures and not self.features:
+            raise SourceError(f"{files[0]} has neither pictures nor features")
+
+    def _is_picture(self, kind: Any) -> bool:
+        types = self._arrow.types
+        if types.is_struct(kind):
+            return any(kind.field(k).name == "bytes" for k in range(kind.num_fields))
+        return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+    def _require_numbers(self, name: str) -> None:
+        types, kind = self._arrow.types, self._schema.field(name).type
+        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            kind = kind.value_type
+        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+            raise SourceError(
+                f"{self.files[0]}: column {name!r} holds {kind}, neither numbers nor pictures; drop it, or name it "
+                f"with --label if it is the label"
+            )
+
+    def class_names(self) -> list[str] | None:
+        """Return the names of the classes, if the files come from the hub and tell them."""
+        try:
+            known = json.loads((self._schema.metadata or {}).get(b"huggingface", b"{}"))
+            names = known["info"]["features"][self.label]["names"]
+        except (ValueError, KeyError, TypeError):
+            return None
+        return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
+
+    def _batches(self, columns: list[str]) -> Iterator[tuple[str, int, Any]]:
+        """Go through the rows: a file's name, the number of a batch's first row in it, and the batch."""
+        for path in self.files:
+            first = 0
+            try:
+                with self._parquet.ParquetFile(path) as file:
+                    for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
+                        yield path.name, first, batch
+                        first += batch.num_rows
+            except (OSError, self._arrow.ArrowException) as error:
+                raise SourceError(f"cannot read {path}: {error}") from error
+
+    def distinct_labels(self) -> set[Any]:
+        """Return the labels that occur."""
+        distinct: set[Any] = set()
+        for name, first, batch in self._batches([self.label or ""]):
+            distinct |= set(batch.column(0).to_pylist())
+            if None in distinct:
+                raise SourceError(f"{name}: column {self.label!r} has no label in row {first} or one soon after")
+            if len(distinct) > _MAX_CLASSES:
+                raise SourceError(f"column {self.label!r} has over {_MAX_CLASSES} different values: it is no label")
+        return distinct
+
+    def _labels(self, batch: Any, numbers: Mapping[Any, int] | None) -> NDArray[np.int32] | None:
+        if numbers is None:
+            return None
+        try:
+            return np.array([numbers[value] for value in batch.column(self.label).to_pylist()], dtype=np.int32)
+        except KeyError as error:
+            raise SourceError(f"column {self.label!r} holds {error}, which is no class of the data set") from error
+
+    def pictures(self, numbers: Mapping[Any, int] | None) -> Iterator[Picture]:
+        """Go through the pictures."""
+        columns = [name for name in (self.picture_column, self.label) if name is not None]
+        for name, first, batch in self._batches(columns):
+            labels = self._labels(batch, numbers)
+            for k, value in enumerate(batch.column(self.picture_column).to_pylist()):
+                content = value.get("bytes") if isinstance(value, dict) else value
+                yield Picture(
+                    f"{name} row {first + k}", BytesIO(content or b""), 0 if labels is None else int(labels[k])
+                )
+
+    def width(self) -> int:
+        """Return how many features a row has."""
+        name, _, batch = next(self._batches(self.features))
+        return int(self._rows(name, 0, batch.slice(0, 1)).shape[1])
+
+    def _rows(self, file: str, first: int, batch: Any) -> NDArray[np.float32]:
+        parts = []
+        for name in self.features:
+            column = batch.column(name)
+            if self._arrow.types.is_nested(column.type):
+                lengths = {len(value) if value is not None else -1 for value in column}
+                if len(lengths) > 1 or column.null_count:
+                    raise SourceError(f"{file}: lists in column {name!r} are not all of one length from row {first} on")
+                part = column.flatten().to_numpy(zero_copy_only=False).reshape(batch.num_rows, -1)
+            else:
+                part = column.to_numpy(zero_copy_only=False)[:, None]
+            part = part.astype(np.float32)
+            if not np.isfinite(part).all():
+                row = first + int(np.flatnonzero(~np.isfinite(part).all(1))[0])
+                raise SourceError(f"{file}: column {name!r}, row {row}: no finite number; fill or drop such rows")
+            parts.append(part)
+        return np.concatenate(parts, axis=1)
+
+    def chunks(self, width: int, numbers: Mapping[Any, int] | None) -> Iterator[Chunk]:
+        """Read features and labels."""
+        columns = [*self.features, *([self.label] if numbers is not None and self.label else [])]
+        for name, first, batch in self._batches(columns):
+            rows = self._rows(name, first, batch)
+            if rows.shape[1] != width:
+                raise SourceError(f"{name}: from row {first} on, rows have {rows.shape[1]} features, before {width}")
+            yield Chunk(rows, self._labels(batch, numbers))
