@@ -1,8 +1,11 @@
 """Options of the test run."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+
+from small_runs import feature_store, image_store, small_run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,3 +20,38 @@ def fashion_mnist(request: pytest.FixtureRequest) -> Path:
     if folder is None:
         pytest.skip("needs real data: pytest -m slow --data-folder FOLDER")
     return folder / "fashion-mnist"
+
+
+@pytest.fixture(scope="session")
+def labelled_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return image_store(tmp_path_factory.mktemp("labelled"))
+
+
+@pytest.fixture(scope="session")
+def trained_bype(tmp_path_factory: pytest.TempPathFactory, labelled_store: Path) -> Path:
+    """A small run with a pseudocoreset; tests that write to it take a copy."""
+    return small_run(tmp_path_factory.mktemp("bype") / "run", labelled_store)
+
+
+@pytest.fixture(scope="session")
+def trained_exemplar(tmp_path_factory: pytest.TempPathFactory, labelled_store: Path) -> Path:
+    return small_run(tmp_path_factory.mktemp("exemplar") / "run", labelled_store, prior="exemplar")
+
+
+@pytest.fixture(scope="session")
+def trained_gaussian(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run with a Gaussian prior, on images without labels."""
+    folder = tmp_path_factory.mktemp("gaussian")
+    return small_run(folder / "run", image_store(folder, labelled=False), prior="gaussian", network="hvae")
+
+
+@pytest.fixture(scope="session")
+def trained_features(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("features")
+    return small_run(folder / "run", feature_store(folder), likelihood="learned-gaussian", latent_dim=2)
+
+
+@pytest.fixture
+def bype_run(trained_bype: Path, tmp_path: Path) -> Path:
+    """A copy of the small run, to write to."""
+    return Path(shutil.copytree(trained_bype, tmp_path / "run"))

@@ -12,7 +12,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each layer may import those before it; names in one row do not know each other.
 LAYERS = [
     {"distributions"},
-    {"likelihoods"},
+    {"likelihoods", "bounded"},
     {"networks"},
     {"priors"},
     {"models"},
@@ -26,7 +26,7 @@ LAYERS = [
 # Networks hold no probability; data and the several processes know nothing of the method.
 FORBIDDEN = {"networks": {"distributions", "likelihoods"}}
 INDEPENDENT = {"data", "distributed"}
-LEAVES = {"console", "pictures"}
+LEAVES = {"console", "memory", "pictures"}
 
 
 def imported_modules(path: Path) -> set[str]:

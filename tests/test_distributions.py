@@ -225,3 +225,20 @@ def test_standard_normal_is_the_diagonal_normal_at_zero():
     torch.testing.assert_close(StandardNormal(zeros).log_prob(z), DiagonalNormal(zeros, zeros).log_prob(z))
     drawn = StandardNormal(zeros).sample((5, 2), generator=torch.Generator().manual_seed(0))
     assert torch.equal(drawn, DiagonalNormal(zeros, zeros).sample((5, 2), generator=torch.Generator().manual_seed(0)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("log_variance", [-4.0, 0.0, 3.0])
+def test_scoring_without_gradient_is_scoring_with_one_near_and_far(dtype, log_variance):
+    generator = torch.Generator().manual_seed(0)
+    means = torch.randn(300, 6, dtype=dtype, generator=generator)
+    weights = torch.rand(300, dtype=dtype, generator=generator).log()
+    weights[5] = -torch.inf
+    mixture = NormalMixture(means, torch.tensor(log_variance, dtype=dtype), weights)
+    distances = torch.logspace(-2, 4, 200, dtype=dtype)[:, None]
+    z = means[:200] + distances * torch.nn.functional.normalize(torch.randn(200, 6, generator=generator).to(dtype))
+    with_gradient = mixture.log_prob(z)
+    with torch.no_grad():
+        without = mixture.log_prob(z)
+    tolerance = {"rtol": 3e-6, "atol": 3e-4} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-9}
+    torch.testing.assert_close(without, with_gradient, **tolerance)

@@ -7,6 +7,7 @@ them, ``...`` any leading dimensions. Every log density is in nats, summed over 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -45,6 +46,8 @@ RowRandomness = Randomness | BatchSlice
 _LOG_TWO_PI = math.log(2 * math.pi)
 _BLOCK_ELEMENTS = 2**22
 """The largest rows x components block that a mixture holds at once: 16 MB in float32."""
+_CACHED_ELEMENTS = 2**20
+"""The same where nothing is kept for a gradient, and the cache counts."""
 _MIN_COMPONENTS = 512
 """Narrower blocks than this would spend their time in overhead: fewer rows are taken instead."""
 
@@ -149,6 +152,12 @@ class StandardNormal:
         return standard_normal((*shape, *self.origin.shape), like=self.origin, generator=generator)
 
 
+def _overwriting_logsumexp(joint_BM: Tensor) -> Tensor:
+    """Return log-sum-exp over the last dimension of finite numbers, in their own memory, which is then of no use."""
+    largest_B1 = joint_BM.amax(1, keepdim=True)
+    return joint_BM.sub_(largest_B1).exp_().sum(1).log_().add_(largest_B1[:, 0])
+
+
 class NormalMixture:
     r"""Weighted mixture of normals, :math:`p(z) = \sum_m \pi_m N(z \mid \mu_m, \sigma_m^2)` (the paper's Eq. 12).
 
@@ -196,7 +205,7 @@ class NormalMixture:
         self._precision = torch.exp(-log_variance)
         scaled_MD = self._precision * mean_MD
         if log_variance.ndim == 0:
-            self._coefficients_MF = mean_MD
+            self._coefficients_MF = scaled_MD
             log_determinant = num_dimensions * log_variance
         else:
             self._coefficients_MF = torch.cat([scaled_MD, -0.5 * self._precision], 1)
@@ -222,8 +231,12 @@ class NormalMixture:
             )
         )
         row_blocks = torch.split(rows_BD, row_step)
-        several = len(component_blocks) * len(row_blocks) > 1
-        score = self._recomputed_block if several and torch.is_grad_enabled() else self._block
+        if not torch.is_grad_enabled() and type(self) is NormalMixture and self.log_variance.ndim == 0:
+            blocks = torch.split(rows_BD, max(1, _CACHED_ELEMENTS // num_components))
+            return torch.cat([self._shared_variance_block(rows) for rows in blocks]).reshape(value.shape[:-1])
+        if len(component_blocks) * len(row_blocks) == 1:
+            return self._block(rows_BD, 0, *component_blocks[0]).reshape(value.shape[:-1])
+        score = self._recomputed_block if torch.is_grad_enabled() else self._block
         log_prob_B = torch.cat(
             [
                 torch.logsumexp(torch.stack([score(rows, first_row, *part) for part in component_blocks]), 0)
@@ -258,13 +271,47 @@ class NormalMixture:
         # Expanded squares need the digits of float32; autocast would round them to half as many.
         with torch.autocast(rows_BD.device.type, enabled=False):
             if self.log_variance.ndim == 0:
-                features_BF = self._precision * offset_BD
-                constant_B = -0.5 * (features_BF * offset_BD).sum(1)
+                features_BF = offset_BD
+                constant_B = -0.5 * self._precision * torch.linalg.vecdot(offset_BD, offset_BD)
             else:
                 features_BF = torch.cat([offset_BD, offset_BD.square()], 1)
                 constant_B = offset_BD.new_zeros(len(offset_BD))
             joint_BM = torch.addmm(bias_M, features_BF, coefficients_MF.T)
-        return torch.logsumexp(self._masked(joint_BM, first_row, first_component), 1) + constant_B
+        joint_BM = self._masked(joint_BM, first_row, first_component)
+        log_sum_B = torch.logsumexp(joint_BM, 1) if torch.is_grad_enabled() else _overwriting_logsumexp(joint_BM)
+        return torch.add(log_sum_B, constant_B)
+
+    def _shared_variance_block(self, rows_BD: Tensor) -> Tensor:
+        """Return the log density of some rows, (rows,), where there is one variance and no gradient is wanted.
+
+        Exponents relative to a component's peak are at most 0, so no largest one has to be found and taken off first.
+        They all come from one product, biases and squares of rows included. Rows that are far from every component are
+        scored once more in the way that suits them.
+        """
+        floor = -80.0 if rows_BD.dtype == torch.float32 else -690.0  # exponentials below are no normal numbers
+        offset_BD = rows_BD - self._centre
+        half_square_B = torch.linalg.vecdot(offset_BD, offset_BD).mul_(-0.5 * self._precision)
+        features_BF = torch.cat([offset_BD, half_square_B[:, None], torch.ones_like(half_square_B)[:, None]], 1)
+        with torch.autocast(rows_BD.device.type, enabled=False):
+            exponent_BM = features_BF @ self._quick_coefficients
+        sum_B = exponent_BM.clamp_min_(floor).exp_().sum(1)
+        log_prob_B = sum_B.log() + self._log_peak
+        is_far_B = sum_B < 1e7 * len(self.means) * math.exp(floor)
+        if is_far_B.any():
+            far_BD = rows_BD[is_far_B]
+            log_prob_B[is_far_B] = self._block(far_BD, 0, 0, self._coefficients_MF, self._bias_M)
+        return log_prob_B
+
+    @cached_property
+    def _log_peak(self) -> Tensor:
+        """The log density of a component at its mean."""
+        return -0.5 * self.means.shape[1] * (_LOG_TWO_PI + self.log_variance)
+
+    @cached_property
+    def _quick_coefficients(self) -> Tensor:
+        ones_M = torch.ones_like(self._bias_M)
+        columns = [self._coefficients_MF, ones_M[:, None], (self._bias_M - self._log_peak)[:, None]]
+        return torch.cat(columns, 1).T.contiguous()
 
     def _recomputed_block(
         self, rows_BD: Tensor, first_row: int, first_component: int, coefficients_MF: Tensor, bias_M: Tensor

@@ -5,7 +5,7 @@ All of them work on flat examples (..., d) and return nats per example, summed o
 
 import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -30,9 +30,16 @@ class Likelihood(nn.Module, ABC):
     is_normalised
         Whether ``exp(log_prob)`` integrates or sums to one over x. Where it does not, the value must not be
         called a likelihood or be compared across likelihoods.
+    value_kind
+        What ``exp(log_prob)`` is.
+    log_normaliser
+        What to add to ``log_prob``, for each dimension, to make it that of a density or probability; ``None`` if no
+        constant does.
     """
 
     is_normalised = True
+    value_kind: Literal["density", "probability", "unnormalised", "cross-entropy"] = "density"
+    log_normaliser: float | None = 0.0
 
     @abstractmethod
     def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
@@ -166,12 +173,18 @@ class SquaredError(FixedGaussian):
     """
 
     is_normalised = False
+    value_kind = "unnormalised"
+    log_normaliser = -0.5 * math.log(math.pi)
 
     def __init__(self, mean_range: Range | None = PIXEL_RANGE) -> None:
         super().__init__(variance=0.5, mean_range=mean_range)
 
     def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
-        return -(x - self.mean(output)).square().sum(-1)
+        mean = self.mean(output)
+        is_spare = mean is not output and mean.shape == (x + mean[..., :1]).shape
+        if is_spare and not torch.is_grad_enabled():  # in the memory of the clamped mean, which nobody else sees
+            return -mean.sub_(x).square_().sum(-1)
+        return -(x - mean).square().sum(-1)
 
 
 class LearnedGaussian(_Normal):
@@ -221,6 +234,9 @@ class Bernoulli(LinearLikelihood):
     tensor(-1.3863)
     """
 
+    value_kind = "cross-entropy"
+    log_normaliser = None  # for grey pixels it would depend on the output
+
     def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
         return (x * output - F.softplus(output)).sum(-1)
 
@@ -257,6 +273,8 @@ class DiscretisedLogistic(Likelihood):
     >>> DiscretisedLogistic().log_prob(bytes_, torch.tensor([0.3])).exp().sum()
     tensor(1., grad_fn=<SumBackward0>)
     """
+
+    value_kind = "probability"
 
     def __init__(self, levels: int = 256, floor: float = 0.1 / 256) -> None:
         super().__init__()

@@ -10,9 +10,12 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
+from bype.bounded import NearbyMixture
 from bype.distributions import Distribution, Randomness, RowRandomness
 from bype.models.base import LatentModel, Posterior
 from bype.priors.base import TrainingBatch
+
+_CACHED_NUMBERS = 2**19
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +105,7 @@ class ELBO(nn.Module):
             if indices is not None:
                 batch = TrainingBatch(indices, posterior.top.mean.detach(), prior_generator)
             prior = self.model.prior_distribution(batch)
-        terms = _scored_draws(self.model, x, posterior, prior, 1, generator)
+        terms, _ = _scored_draws(self.model, x, posterior, prior, 1, generator)
         return ELBOTerms(terms.reconstruction[0], {level: kl[0] for level, kl in terms.kl.items()}, beta)
 
 
@@ -110,17 +113,31 @@ def _scored_draws(
     model: LatentModel,
     x: Tensor,
     posterior: Posterior,
-    prior: Distribution,
+    prior: Distribution | NearbyMixture,
     num_samples: int,
     generator: RowRandomness,
-) -> ELBOTerms:
-    """Return the terms of ``num_samples`` draws, (K, B) each: their ``elbo`` is the log importance weight."""
+) -> tuple[ELBOTerms, Tensor | None]:
+    """Return the terms of ``num_samples`` draws, (K, B) each: their ``elbo`` is the log importance weight.
+
+    Where the prior left out components, also by how much each weight may be larger, at most.
+    """
     draw = posterior.draw(num_samples, generator=generator)
     log_prior = {model.top_level: prior.log_prob(draw.top), **draw.log_conditional}
-    return ELBOTerms(
-        reconstruction=model.likelihood.log_prob(model.flatten(x), draw.output),
+    terms = ELBOTerms(
+        reconstruction=_log_likelihood(model, x, draw.output),
         kl={level: log_q - log_prior[level] for level, log_q in draw.log_posterior.items()},
     )
+    if isinstance(prior, NearbyMixture):
+        return terms, prior.excess(draw.top, log_prior[model.top_level])
+    return terms, None
+
+
+def _log_likelihood(model: LatentModel, x: Tensor, output: Tensor) -> Tensor:
+    """Return log p(x | output), (K, B), by blocks of draws whose intermediate results stay in the cache."""
+    step = max(1, _CACHED_NUMBERS // max(1, output[0].numel()))
+    flat = model.flatten(x)
+    blocks = [model.likelihood.log_prob(flat, block) for block in torch.split(output, step)]
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +151,8 @@ class ImportanceWeightedBound:
     num_samples: int
     mean_terms: ELBOTerms
     """The terms of the ELBO, averaged over the same draws."""
+    neglected: Tensor
+    """(B,), at most this much larger is ``log_likelihood`` with the components that the prior left out; mostly 0."""
 
     @property
     def monte_carlo_error(self) -> Tensor:
@@ -147,8 +166,8 @@ def importance_weighted_bound(
     x: Tensor,
     num_samples: int,
     *,
-    prior: Distribution | None = None,
-    max_rows: int = 1024,
+    prior: Distribution | NearbyMixture | None = None,
+    max_rows: int = 2048,
     generator: Randomness = None,
 ) -> ImportanceWeightedBound:
     r"""Estimate :math:`\log p(x)` by :math:`\log \frac1K \sum_k p(x, z_k) / q(z_k \mid x)`.
@@ -162,7 +181,8 @@ def importance_weighted_bound(
     num_samples
         K; the paper takes 5,000.
     prior
-        What ``model.prior_distribution()`` returned, to compute it once for many batches.
+        What ``model.prior_distribution()`` returned, to compute it once for many batches; or a large mixture as these
+        examples see it.
     max_rows
         At most this many latents are decoded at once (but at least one of each example).
     generator
@@ -176,16 +196,19 @@ def importance_weighted_bound(
         raise ValueError(f"num_samples must be at least 1, not {num_samples}")
     prior = model.prior_distribution() if prior is None else prior
     posterior = model.posterior(x)
-    log_sum = log_sum_of_squares = torch.full(x.shape[:1], -torch.inf, dtype=torch.float64, device=x.device)
+    nothing = torch.full(x.shape[:1], -torch.inf, dtype=torch.float64, device=x.device)
+    log_sum = log_upper_sum = log_sum_of_squares = nothing
     term_sums = torch.zeros(())
     step = max(1, max_rows // max(1, len(x)))
     levels: list[str] = []
     for first in range(0, num_samples, step):
         count = min(step, num_samples - first)
-        terms = _scored_draws(model, x, posterior, prior, count, generator)
+        terms, excess = _scored_draws(model, x, posterior, prior, count, generator)
         levels = list(terms.kl)
         log_weight = terms.elbo.double()
         log_sum = torch.logaddexp(log_sum, log_weight.logsumexp(0))
+        if excess is not None:
+            log_upper_sum = torch.logaddexp(log_upper_sum, (log_weight + excess).logsumexp(0))
         log_sum_of_squares = torch.logaddexp(log_sum_of_squares, (2 * log_weight).logsumexp(0))
         stacked = torch.stack([terms.reconstruction, *terms.kl.values()])
         term_sums = term_sums.to(x.device) + stacked.sum(1, dtype=torch.float64)
@@ -195,6 +218,7 @@ def importance_weighted_bound(
         effective_sample_size=(2 * log_sum - log_sum_of_squares).exp(),
         num_samples=num_samples,
         mean_terms=ELBOTerms(reconstruction, dict(zip(levels, kl, strict=True))),
+        neglected=(log_upper_sum - log_sum).clamp_min(0),
     )
 
 

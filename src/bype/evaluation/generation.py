@@ -1,12 +1,14 @@
 """New examples, reconstructions, embeddings and interpolations from a model."""
 
 from collections.abc import Callable
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
-from bype.distributions import Distribution, NormalMixture, Randomness
+from bype.distributions import DiagonalNormal, Distribution, NormalMixture, Randomness
 from bype.models.base import LatentModel
+from bype.priors import ExemplarPrior, PseudocoresetPrior
 
 _CHUNK_ROWS = 512
 
@@ -54,6 +56,51 @@ def sample(
         return model.likelihood.sample(output, generator=generator) if with_noise else model.likelihood.mean(output)
 
     return model.unflatten(_in_chunks(decode, top))
+
+
+Way = Literal["posterior", "prior"]
+
+
+def default_way(model: LatentModel) -> Way:
+    """Return how to generate around an example: from the prior's component around it, where the prior has such."""
+    return "prior" if isinstance(model.prior, PseudocoresetPrior | ExemplarPrior) else "posterior"
+
+
+@torch.no_grad()
+def generate_like(model: LatentModel, x: Tensor, way: Way, *, generator: Randomness = None) -> Tensor:
+    """Return one new example like each of ``x`` (B, *data_shape), as the mean of its likelihood: 'more like this'.
+
+    Parameters
+    ----------
+    model, x
+        The model and the examples.
+    way
+        ``posterior`` draws the latents from q(z | x), each example with its own variance; ``prior`` from the prior's
+        component around the example, N(mu(x), sigma^2), as if it were an exemplar.
+    generator
+        For the draws.
+    """
+    if way == "prior" and not isinstance(model.prior, PseudocoresetPrior | ExemplarPrior):
+        raise ValueError(f"{type(model.prior).__name__} has no components around examples; draw from the posterior")
+
+    def made(rows: Tensor) -> Tensor:
+        if way == "posterior":
+            return model.likelihood.mean(model.posterior(rows).draw(1, generator=generator).output[0])
+        means = model.encode(rows).mean
+        around = DiagonalNormal(means, cast("Tensor", model.prior.log_variance).expand_as(means))
+        return model.likelihood.mean(model.decode(around.sample(generator=generator), generator=generator))
+
+    return model.unflatten(_in_chunks(made, x))
+
+
+def heaviest_components(prior: Distribution, count: int) -> tuple[int, ...]:
+    """Return the numbers of the components with the largest weights, the heaviest first."""
+    if count == 0:
+        return ()
+    if not isinstance(prior, NormalMixture):
+        raise ValueError("this prior has no components to choose from")
+    order = torch.argsort(prior.log_weights, descending=True, stable=True)
+    return tuple(order[:count].tolist())
 
 
 @torch.no_grad()

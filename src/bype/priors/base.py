@@ -29,6 +29,21 @@ class ExampleSource(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class SelectedRows:
+    """Some rows of a source, as a source."""
+
+    source: ExampleSource
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, indices: Tensor) -> Tensor:
+        """Return the examples with these numbers among the selected rows."""
+        return self.source.take(self.rows[indices])
+
+
+@dataclass(frozen=True, eq=False)
 class TensorSource:
     """Examples (N, *data_shape) that fit in memory, as an :class:`ExampleSource`."""
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from bype.distributions import LeaveOneOutMixture, NormalMixture
-from bype.priors.base import Encode, ExampleSource, Prior, TrainingBatch, draw_rows, encode_source
+from bype.priors.base import Encode, ExampleSource, Prior, SelectedRows, TrainingBatch, draw_rows, encode_source
 
 
 class ExemplarPrior(Prior):
@@ -46,7 +46,7 @@ class ExemplarPrior(Prior):
             means = encode_source(encode, self.source, device).mean
             return NormalMixture(means, self.log_variance, means.new_zeros(len(means)))
         ids = self._draw_subset(batch)
-        means = encode_source(encode, _Rows(self.source, ids), device).mean
+        means = encode_source(encode, SelectedRows(self.source, ids), device).mean
         return self._leave_one_out(means, ids, batch)
 
     def _draw_subset(self, batch: TrainingBatch) -> Tensor:
@@ -105,7 +105,7 @@ class NearestExemplarPrior(ExemplarPrior):
             self.refresh(encode)
         drawn = torch.unique(self._draw_subset(batch))
         ids = drawn[self._nearest(drawn, batch)]
-        means = encode_source(encode, _Rows(self.source, ids), self.cache.device).mean
+        means = encode_source(encode, SelectedRows(self.source, ids), self.cache.device).mean
         self.cache[ids] = means.detach()
         return self._leave_one_out(means, ids, batch)
 
@@ -118,17 +118,3 @@ class NearestExemplarPrior(ExemplarPrior):
         count = min(self.num_neighbours, len(candidates))
         nearest: Tensor = torch.unique(distance_BC.topk(count, largest=False).indices)
         return nearest.cpu()
-
-
-class _Rows:
-    """Some rows of a source, as a source."""
-
-    def __init__(self, source: ExampleSource, rows: Tensor) -> None:
-        self._source = source
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def take(self, indices: Tensor) -> Tensor:
-        return self._source.take(self._rows[indices])

@@ -39,7 +39,11 @@ class VampPrior(Prior):
         """Return N(0, 2 / M): what their program really starts at, since a later initialisation overwrites it."""
         return math.sqrt(2 / size) * standard_normal((size, *data_shape), like=torch.empty(0), generator=generator)
 
+    def inputs(self) -> Tensor:
+        """Return the pseudo-inputs as the encoder sees them."""
+        return self.pseudo_inputs if self.data_range is None else self.pseudo_inputs.clamp(*self.data_range)
+
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
-        inputs = self.pseudo_inputs if self.data_range is None else self.pseudo_inputs.clamp(*self.data_range)
+        inputs = self.inputs()
         posterior = encode_points(encode, inputs)
         return NormalMixture(posterior.mean, posterior.log_variance, posterior.mean.new_zeros(len(inputs)))

@@ -22,13 +22,24 @@ def dry_run(config: TrainingConfig, data: Path) -> Iterator[str]:
     """Say in lines how large the model is and how long an epoch takes; nothing is written."""
     store = Store(data)
     split = store.split("train")
-    source = StoreSource(split)
-    model = build_model(config, split.shape, source)
+    model = build_model(config, split.shape, StoreSource(split))
     parameters = sum(p.numel() for p in model.parameters())
     state = sum(math.prod(t.shape) * t.element_size() for t in model.state_dict().values())
     moments = 2 * sum(p.numel() * p.element_size() for p in model.parameters())
     yield f"data: {store.manifest.source}, {len(split):,} examples of shape {split.shape} to train on"
     yield f"model: {parameters:,} parameters; {(state + moments) / 1e6:.1f} MB in memory with Adam's moments"
+    epoch = seconds_per_epoch(config, store)
+    steps = -(-len(split) // config.batch_size)
+    longest = Span.parse(config.length).in_steps(steps) / steps * epoch
+    yield f"time: about {epoch:.1f} s for an epoch of {steps:,} steps, without validation and updates"
+    yield f"      at most {longest / 3600:.1f} h for {config.length}, sooner if validation stops improving"
+
+
+def seconds_per_epoch(config: TrainingConfig, store: Store) -> float:
+    """Return how long an epoch takes, without validation and updates, from a few steps."""
+    split = store.split("train")
+    source = StoreSource(split)
+    model = build_model(config, split.shape, source)
     order = TrainingOrder(split, config.seed, config.batch_size, config.window_blocks)
     objective = ELBO(model)
     optimizer = NormalisedAdam(model.named_parameters(), config.learning_rate, config.normalise_gradients)
@@ -39,7 +50,4 @@ def dry_run(config: TrainingConfig, data: Path) -> Iterator[str]:
         objective(source.read(rows), indices=torch.from_numpy(rows)).loss.backward()
         optimizer.step()
         seconds.append(time.perf_counter() - start)
-    epoch = statistics.median(seconds[1:]) * order.steps_per_epoch
-    longest = Span.parse(config.length).in_steps(order.steps_per_epoch) / order.steps_per_epoch * epoch
-    yield f"time: about {epoch:.1f} s for an epoch of {order.steps_per_epoch:,} steps, without validation and updates"
-    yield f"      at most {longest / 3600:.1f} h for {config.length}, sooner if validation stops improving"
+    return statistics.median(seconds[1:]) * order.steps_per_epoch

@@ -27,8 +27,12 @@ class StoreSource:
 
     def read(self, rows: Rows) -> Tensor:
         """Return the examples with these row numbers."""
-        examples = torch.from_numpy(self.split.read(rows)).to(self._device)
-        return examples.float().add_(0.5).mul_(1 / 256) if examples.dtype == torch.uint8 else examples
+        return as_model_input(torch.from_numpy(self.split.read(rows)).to(self._device))
+
+
+def as_model_input(examples: Tensor) -> Tensor:
+    """Turn examples of a store into what a model sees: bytes become (byte + 0.5) / 256, features stay as they are."""
+    return examples.float().add_(0.5).mul_(1 / 256) if examples.dtype == torch.uint8 else examples
 
 
 class TrainingOrder:

@@ -2,12 +2,14 @@
 
 import fcntl
 import json
+import math
 import os
 import platform
 import secrets
 import shutil
 import socket
 import time
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -16,13 +18,14 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from bype.data.files import WRITE_FLAGS, FileError, read_json, to_json, write_atomic
+from bype.data.files import READ_FLAGS, WRITE_FLAGS, FileError, parse_json, read_json, to_json, write_atomic
 from bype.training.checkpoint import CheckpointFolder
 from bype.training.config import ConfigError, TrainingConfig
 from bype.training.identity import DataIdentity
 
 FORMAT_VERSION = 1
 _KEPT_CHECKPOINTS = 2
+_MAX_METRICS_BYTES = 2**24
 
 
 class RunError(RuntimeError):
@@ -148,6 +151,48 @@ def read_config(folder: Path) -> tuple[TrainingConfig, DataIdentity]:
         return TrainingConfig.from_fields(config), DataIdentity.from_fields(data, folder / "config.json")
     except (FileError, ConfigError) as error:
         raise RunError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class MetricsLine:
+    """A line of metrics.jsonl: what happened after a step, as numbers by part and name."""
+
+    step: int
+    epoch: float
+    parts: dict[str, dict[str, float]]
+
+
+def read_metrics(folder: Path) -> list[MetricsLine]:
+    """Read the metrics of a run, which may come from a stranger."""
+    path = folder / "metrics.jsonl"
+    try:
+        with os.fdopen(os.open(path, READ_FLAGS), "rb") as file:
+            content = file.read(_MAX_METRICS_BYTES + 1)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error
+    if len(content) > _MAX_METRICS_BYTES:
+        raise RunError(f"{path} is larger than {_MAX_METRICS_BYTES >> 20} MiB")
+    lines = []
+    for number, text in enumerate(content.splitlines(), start=1):
+        try:
+            fields = parse_json(text)
+        except FileError:
+            fields = None
+        if not isinstance(fields, dict) or not all(_is_number(fields.get(name)) for name in ("step", "epoch")):
+            raise RunError(f"{path}, line {number}, is broken")
+        parts = {
+            part: {name: float(value) for name, value in values.items() if _is_number(value)}
+            for part, values in fields.items()
+            if isinstance(values, dict)
+        }
+        lines.append(MetricsLine(int(fields["step"]), float(fields["epoch"]), parts))
+    return lines
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 class MetricsFile:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bype.data.store import Split, Store
+from bype.data.store import Store
 from bype.models.base import LatentModel
 from bype.priors import ExampleSource
 from bype.training.build import build_model, model_bytes
@@ -71,15 +71,15 @@ class TrainedRun:
             raise CheckpointError(f"checkpoint {step} in {folder} holds numbers that are not finite")
         return cls(folder, config, identity, step, model.train(False).requires_grad_(False))
 
-    def split(self, name: str, data: Path | None = None) -> Split:
-        """Open a split of the store that the run remembers, or of another one with examples of the same kind."""
+    def store(self, data: Path | None = None) -> Store:
+        """Open the store that the run remembers, or another one with examples of the same kind."""
         store = open_store(self.data, None) if data is None else Store(data)
         if (store.manifest.shape, store.manifest.dtype) != (self.data.shape, self.data.dtype):
             raise RunError(
                 f"{store.folder} holds {store.manifest.dtype} examples of shape {store.manifest.shape}, "
                 f"{self.folder} was trained on {self.data.dtype} of shape {self.data.shape}"
             )
-        return store.split(name)
+        return store
 
 
 class BlankSource:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bype.data.sources.arrays import open_arrays
-from bype.data.sources.base import Chunk, Pool, Source, SourceError, SourceOptions
+from bype.data.sources.base import Chunk, DifferentSizesError, Pool, Source, SourceError, SourceOptions
 from bype.data.sources.cifar import is_cifar_folder, open_cifar
 from bype.data.sources.hub import PREFIX, open_hub
 from bype.data.sources.idx import is_idx_folder, open_idx
@@ -12,7 +12,7 @@ from bype.data.sources.images import open_images
 from bype.data.sources.parquet import is_parquet_folder, open_parquet
 from bype.data.sources.table import open_table
 
-__all__ = ["Chunk", "Pool", "Source", "SourceError", "SourceOptions", "open_source"]
+__all__ = ["Chunk", "DifferentSizesError", "Pool", "Source", "SourceError", "SourceOptions", "open_source"]
 
 _BY_SUFFIX: dict[str, Callable[[Path, SourceOptions], Source]] = {
     ".npy": open_arrays,

@@ -15,6 +15,10 @@ class SourceError(ValueError):
     """Data that cannot be read, and why."""
 
 
+class DifferentSizesError(SourceError):
+    """Images of different sizes, where none was chosen."""
+
+
 class Chunk(NamedTuple):
     """Some consecutive examples (n, *shape) and, where there are any, their labels (n,)."""
 

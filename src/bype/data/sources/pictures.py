@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from bype.data.sources.base import CHUNK_BYTES, Chunk, Pool, Source, SourceError, SourceOptions, shares
+from bype.data.sources.base import (
+    CHUNK_BYTES,
+    Chunk,
+    DifferentSizesError,
+    Pool,
+    Source,
+    SourceError,
+    SourceOptions,
+    shares,
+)
 
 _GREY_MODES = {"1", "L", "LA", "I", "I;16", "F"}
 _UNREADABLE = (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError, Warning)
@@ -51,6 +60,7 @@ def open_pictures(
     survey = _Survey(options.size)
     counts = {split: survey.count(split, pictures) for split, pictures in splits.items()}
     channels, height, width = survey.shape()
+    size = None if options.size is None else (width, height)
 
     def read(split: str | None) -> Iterator[tuple[NDArray[np.int64], Chunk]]:
         step = max(1, CHUNK_BYTES // (channels * height * width))
@@ -65,7 +75,7 @@ def open_pictures(
         for position, picture in enumerate(splits[split]()):
             if (split, position) in survey.unreadable:
                 continue
-            image = _read_pixels(picture.file, channels, options.size)
+            image = _read_pixels(picture.file, channels, size)
             if isinstance(image, str):
                 survey.skipped.append(f"{picture.name}: {image}")
                 continue
@@ -112,7 +122,7 @@ class _Survey:
             self._sizes.setdefault(size, picture.name)
             if len(self._sizes) > 1 and self._size is None:
                 (one, first), (other, second) = self._sizes.items()
-                raise SourceError(
+                raise DifferentSizesError(
                     f"images have different sizes: {first} is {one[0]}x{one[1]}, {second} is "
                     f"{other[0]}x{other[1]}; choose one with --size, for instance --size 64"
                 )
@@ -125,6 +135,15 @@ class _Survey:
             raise SourceError(f"none of the {self._num_seen} images can be read; the first: {self.skipped[0]}")
         width, height = (self._size, self._size) if self._size else next(iter(self._sizes))
         return 1 if self._is_grey else 3, height, width
+
+
+def read_picture(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return the pixels of an image file, cut and resized to ``shape``, (channels, height, width)."""
+    channels, height, width = shape
+    pixels = _read_pixels(path, channels, (width, height))
+    if isinstance(pixels, str):
+        raise SourceError(f"cannot read {path}: {pixels}")
+    return pixels
 
 
 def _open(file: Path | BytesIO) -> Image.Image:
@@ -146,7 +165,7 @@ def _look(file: Path | BytesIO) -> tuple[str, tuple[int, int]] | str:
         return _reason(error)
 
 
-def _read_pixels(file: Path | BytesIO, channels: int, size: int | None) -> NDArray[np.uint8] | str:
+def _read_pixels(file: Path | BytesIO, channels: int, size: tuple[int, int] | None) -> NDArray[np.uint8] | str:
     """Return the pixels (channels, height, width), upright and on white; or why the image cannot be read."""
     try:
         with _open(file) as opened:
@@ -161,7 +180,7 @@ def _read_pixels(file: Path | BytesIO, channels: int, size: int | None) -> NDArr
                 image = Image.alpha_composite(paper, image)
             image = image.convert("L" if channels == 1 else "RGB")
             if size is not None:
-                image = ImageOps.fit(image, (size, size), Image.Resampling.LANCZOS)
+                image = ImageOps.fit(image, size, Image.Resampling.LANCZOS)
             pixels = np.asarray(image, dtype=np.uint8)
     except _UNREADABLE as error:
         return _reason(error)

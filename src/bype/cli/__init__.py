@@ -1,0 +1,84 @@
+"""The command line: parse, call, print. Each command imports what it needs when it runs, so that help is quick."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from bype.cli.options import UsageError
+
+_COMMANDS = {
+    ("data", "prepare"): ("data", "SOURCE --out STORE", "turn images, arrays or a table into a store"),
+    ("data", "check"): ("data", "STORE", "verify a store and show what is in it"),
+    ("recipes",): ("train", "", "list what can be trained"),
+    ("train",): ("train", "RECIPE --data STORE --out RUN", "train a model, or go on with a run"),
+    ("fit",): ("fit", "DATA --out RUN", "all in one go: prepare, train, evaluate, report"),
+    ("evaluate",): ("evaluate", "RUN", "likelihood, prior gap, nearest neighbours, map"),
+    ("augment",): ("augment", "RUN", "train classifiers with generated examples"),
+    ("sample",): ("pictures", "RUN --out PNG", "new examples, also more like one of them"),
+    ("reconstruct",): ("pictures", "RUN --out PNG", "examples beside what the model makes of them"),
+    ("interpolate",): ("pictures", "RUN --out PNG", "the way from one example to another"),
+    ("coreset",): ("pictures", "RUN --out DIR", "the pseudocoreset by weight, and exports of it"),
+    ("embed",): ("embed", "RUN --out DIR", "latent means of a whole store"),
+    ("report",): ("report", "RUN [RUN ...] --out HTML", "one page that shows runs side by side"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["--version"]:
+        from importlib import metadata
+
+        print(f"bype {metadata.version('bype')}")
+        return 0
+    for name, (module, _, _) in _COMMANDS.items():
+        if tuple(words[: len(name)]) == name:
+            return _guarded(module, "_".join(name), words[len(name) :])
+    asked = not words or (words[0] in ("-h", "--help", "data") and set(words[1:]) <= {"-h", "--help"})
+    if not asked:
+        print(f"bype: there is no command {' '.join(words[:2])!r}\n", file=sys.stderr)
+    print(_usage(), end="", file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2
+
+
+def _usage() -> str:
+    calls = {f"bype {' '.join(name)} {call}".rstrip(): text for name, (_, call, text) in _COMMANDS.items()}
+    width = max(map(len, calls))
+    lines = "".join(f"  {call:<{width}}  {text}\n" for call, text in calls.items())
+    return f"usage: bype COMMAND ...\n\n{lines}\nEach command explains itself with --help.\n"
+
+
+def _guarded(module: str, function: str, words: list[str]) -> int:
+    """Run a command; what went wrong becomes one line."""
+    from bype.data.files import FileError
+    from bype.data.sources.base import SourceError
+    from bype.training.config import ConfigError
+
+    try:
+        code: int = getattr(importlib.import_module(f"bype.cli.{module}"), function)(words)
+        return code
+    except (ConfigError, FileError, SourceError, UsageError, _run_error()) as error:
+        print(f"bype: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"bype: {error.strerror or error}{where}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("bype: interrupted", file=sys.stderr)
+        return 130
+
+
+def _run_error() -> type[Exception]:
+    """Return the error of runs, if a command got as far as loading them."""
+    module = sys.modules.get("bype.training.run")
+    error: type[Exception] = module.RunError if module else UsageError
+    return error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Augmentation of classifiers."""
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from bype.cli.options import UsageError, parse
+
+
+@dataclass(frozen=True)
+class _Augment:
+    run: tyro.conf.Positional[Path]
+    """the run directory"""
+    data: Path | None = None
+    """another store than the one that the run remembers"""
+    way: Literal["posterior", "prior"] = "posterior"
+    """where latents of generated examples come from: the example's posterior, or the prior's component around it"""
+    lambdas: tuple[float, ...] = (0.4, 1.0)
+    """weights of real examples in the loss; with 1 nothing is generated"""
+    seeds: int = 3
+    """classifiers for each weight"""
+    epochs: int = 100
+    """of the classifier; the paper takes 100"""
+    export: Path | None = None
+    """instead, write a store with one generated example for each training example, with its label"""
+
+
+def augment(words: list[str]) -> int:
+    """Train classifiers with generated examples, or write such examples."""
+    options = parse(_Augment, words, "bype augment", "Train classifiers on real and generated examples; it goes on.")
+    from bype.console import progress_bar
+    from bype.evaluation.augmentation import classifier_error, export_generated
+    from bype.evaluation.journal import Journal
+    from bype.evaluation.records import ClassifierError, read_results, write_results
+    from bype.training.trained import TrainedRun
+
+    if options.seeds < 1 or options.epochs < 1 or not all(0 <= share <= 1 for share in options.lambdas):
+        raise UsageError("take at least one seed and one epoch, and lambdas between 0 and 1")
+    run = TrainedRun.open(options.run, options.data)
+    store = run.store(options.data)
+    if options.export is not None:
+        with progress_bar("generating") as report:
+            made = export_generated(run, store, options.way, options.export, report=report)
+        print(f"{made.splits['train'].num_rows:,} generated examples in {options.export}")
+        return 0
+    identity = {"step": run.step, "store": store.manifest.fingerprint, "way": options.way, "epochs": options.epochs}
+    found = []
+    with Journal(run.folder / "augmentation.journal", identity) as journal:
+        done = {(entry["share"], entry["seed"]): entry["error"] for entry in journal.entries}
+        for share in options.lambdas:
+            for seed in range(options.seeds):
+                if (share, seed) not in done:
+                    with progress_bar(f"lambda {share:g}, seed {seed}") as report:
+                        error = classifier_error(
+                            run, store, options.way, share, epochs=options.epochs, seed=seed, report=report
+                        )
+                    done[share, seed] = error
+                    journal.write({"share": share, "seed": seed, "error": error})
+            errors = [done[share, seed] for seed in range(options.seeds)]
+            spread = f" ± {statistics.stdev(errors) / len(errors) ** 0.5:.3f}" if len(errors) > 1 else ""
+            print(f"lambda {share:g}: test error {statistics.mean(errors):.3f}{spread} % over {len(errors)} seeds")
+            num_examples = len(store.split("train"))
+            found.append(ClassifierError(options.way, share, options.epochs, num_examples, errors))
+        write_results(run.folder, read_results(run.folder).with_augmentation(found))
+    journal.remove()
+    print(f"{options.epochs} epochs each, latents from the {options.way}; written to {run.folder / 'evaluation.json'}")
+    return 0

@@ -1,0 +1,77 @@
+"""Making stores and looking at them."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from bype.cli.options import parse
+
+
+@dataclass(frozen=True)
+class _Prepare:
+    source: tyro.conf.Positional[str]
+    """a folder of images (folders in it are classes), a folder with the files of MNIST, Fashion-MNIST or CIFAR-10, a
+    .npy, .npz, .csv or .parquet file or a folder of the last, or hf:OWNER/NAME@REVISION on the Hugging Face hub"""
+    out: Path
+    """the store to make; it must not exist"""
+    size: int | None = None
+    """resize images to so many pixels in height and width, cutting off what is not square"""
+    label: str | None = None
+    """the column of a table that holds the label; in parquet the one called label if left out"""
+    validation: float | None = None
+    """examples to set apart for validation: a number, or below 1 a share"""
+    test: float | None = None
+    """the same for test"""
+    seed: int = 0
+    """for which ones are set apart"""
+
+
+def data_prepare(words: list[str]) -> int:
+    """Make a store."""
+    options = parse(_Prepare, words, "bype data prepare", "Turn what you have into a store.")
+    from bype.console import progress_bar
+    from bype.data.prepare import prepare
+    from bype.data.sources import SourceOptions
+
+    with progress_bar("preparing") as progress:
+        prepared = prepare(
+            options.source,
+            options.out,
+            SourceOptions(label=options.label, size=options.size),
+            validation=options.validation,
+            test=options.test,
+            seed=options.seed,
+            progress=progress,
+        )
+    for line in prepared.skipped[:20]:
+        print(f"skipped {line}", file=sys.stderr)
+    if len(prepared.skipped) > 20:
+        print(f"skipped {len(prepared.skipped) - 20} more", file=sys.stderr)
+    counts = ", ".join(f"{split.num_rows:,} {name}" for name, split in prepared.manifest.splits.items())
+    print(f"{options.out}: {prepared.manifest.source}, examples of shape {prepared.manifest.shape}, {counts}")
+    return 0
+
+
+@dataclass(frozen=True)
+class _Check:
+    folder: tyro.conf.Positional[Path]
+    """the store"""
+    sheet: Path | None = None
+    """write a contact sheet of images of each class to this PNG file"""
+
+
+def data_check(words: list[str]) -> int:
+    """Look at a store."""
+    options = parse(_Check, words, "bype data check", "Verify a store and show what is in it.")
+    from bype.data.check import check, contact_sheet
+    from bype.data.store import Store
+
+    store = Store(options.folder)
+    for line in check(store):
+        print(line)
+    if options.sheet is not None:
+        contact_sheet(store).save(options.sheet)
+        print(f"contact sheet: {options.sheet}")
+    return 0

@@ -1,0 +1,107 @@
+"""Measuring a trained run."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+from bype.cli.options import parse
+
+if TYPE_CHECKING:
+    from bype.console import Report
+    from bype.evaluation.records import Estimate, Evaluation
+
+
+@dataclass(frozen=True)
+class _Evaluate:
+    run: tyro.conf.Positional[Path]
+    """the run directory"""
+    data: Path | None = None
+    """another store than the one that the run remembers"""
+    split: str | None = None
+    """test if left out, or what there is"""
+    samples: int = 5000
+    """draws for each image to estimate its likelihood; 0 to leave that out"""
+    images: int | None = None
+    """take only the first so many images for the likelihood"""
+    rows: int = 2048
+    """decode at most so many latents at once; memory grows with it"""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """of the networks; the lower one is faster on some machines, and its difference is measured"""
+    no_map: bool = False
+    """leave out the t-SNE map"""
+    seed: int = 0
+    """of the draws"""
+
+
+def evaluate(words: list[str]) -> int:
+    """Measure a run on a split."""
+    options = parse(_Evaluate, words, "bype evaluate", "Measure a run; interrupted, the same command goes on.")
+    from bype.evaluation.density import DensityOptions
+    from bype.evaluation.evaluate import default_split
+    from bype.evaluation.evaluate import evaluate as measure
+    from bype.training.trained import TrainedRun
+
+    run = TrainedRun.open(options.run, options.data)
+    density = None
+    if options.samples:
+        density = DensityOptions(options.samples, options.images, options.rows, options.precision, options.seed)
+    split = options.split or default_split(run.store(options.data))
+    found = measure(run, split, data=options.data, density=density, with_map=not options.no_map, stage=show_stage)
+    for line in describe(found):
+        print(line)
+    print(f"written to {options.run / 'evaluation.json'}; a page of it: bype report {options.run} --out report.html")
+    return 0
+
+
+@contextmanager
+def show_stage(title: str) -> Iterator["Report"]:
+    """Show a bar for a stage, on a terminal."""
+    from bype.console import progress_bar
+
+    with progress_bar(title) as report:
+        yield report
+
+
+def describe(found: "Evaluation") -> Iterator[str]:
+    """Say in lines what an evaluation found."""
+    yield f"{found.split} split of {found.source}, model of step {found.step}"
+    if density := found.density:
+        unit = "nats per example" + (", the paper's scale, not normalised" if density.scale == "unnormalised" else "")
+        value = density.negative_log_likelihood
+        yield f"negative log-likelihood  {value.value:.3f} {unit}"
+        yield f"  standard error over images {value.error:.3f}, of the draws {density.monte_carlo_error:.4f}"
+        yield (
+            f"  {density.num_samples:,} draws for each of {density.num_images:,} images; effective sample size: median "
+            f"{density.median_effective_sample_size:.0f}, smallest {density.smallest_effective_sample_size:.1f}"
+        )
+        if density.neglected:
+            yield f"  far components left out could lower it by {density.neglected:.2g} at most"
+        if density.precision_difference is not None:
+            yield f"  {density.precision}: larger than float32 by {density.precision_difference:+.4f} on the same draws"
+        if density.scale == "unnormalised" and density.normalised is not None:
+            yield f"  normalised (Gaussian of variance 1/2) {density.normalised:.3f} nats per example"
+        if density.bits_per_dimension is not None:
+            yield f"  {density.bits_per_dimension:.4f} bits per dimension"
+        yield f"  {density.seconds:.0f} s"
+        kl = "".join(f", KL of {level} {_pm(value)}" for level, value in density.kl.items())
+        yield f"-ELBO                    {_pm(density.negative_elbo)}"
+        yield f"  -reconstruction {_pm(density.negative_reconstruction)}{kl}"
+    if gap := found.prior_gap:
+        low, high = (max(0.0, end.value) for end in (gap.smallest_gap, gap.largest_gap))
+        yield f"prior gap                {low:.3f} to {high:.3f} of a KL of {gap.kl.value:.3f}: a better prior saves it"
+        errors = f"{gap.smallest_gap.error:.3f} and {gap.largest_gap.error:.3f}"
+        yield f"  standard errors {errors}; from {gap.num_references:,} references"
+    if units := found.active_units:
+        yield f"active units             {units.num_active} of {units.num_units}"
+    if representation := found.representation:
+        shares = ", ".join(f"{k}: {100 * share:.2f}" for k, share in representation.knn_accuracy.items())
+        yield f"kNN accuracy, %          {shares}"
+        yield f"linear probe, %          {100 * representation.probe_accuracy:.2f}"
+
+
+def _pm(estimate: "Estimate") -> str:
+    return f"{estimate.value:.3f} ± {estimate.error:.3f}"

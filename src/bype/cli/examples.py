@@ -1,0 +1,50 @@
+"""Examples that a user names, and files that they go to."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bype.cli.options import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bype.training.trained import TrainedRun
+
+
+def named_example(run: "TrainedRun", name: str, data: Path | None, split: str | None) -> "Tensor":
+    """Return the example (*data_shape) that a user names: a row number of a split, or an image file."""
+    import numpy as np
+    import torch
+
+    from bype.data.sources.pictures import read_picture
+    from bype.evaluation.evaluate import default_split
+    from bype.pictures import is_picture
+    from bype.training.examples import StoreSource, as_model_input
+
+    if name.isdigit():
+        store = run.store(data)
+        chosen = store.split(split or default_split(store))
+        if int(name) >= len(chosen):
+            raise UsageError(f"split {chosen.name} has rows 0 to {len(chosen) - 1}, not {name}")
+        return StoreSource(chosen).read(np.array([int(name)]))[0]
+    if not is_picture(run.data.shape):
+        raise UsageError(f"{name!r} is no row number; this run was trained on features, name a row of its store")
+    return as_model_input(torch.from_numpy(read_picture(Path(name), run.data.shape).copy()))
+
+
+def save_lines(lines: "list[Tensor]", out: Path, shape: tuple[int, ...]) -> None:
+    """Write lines of examples, each (n, *shape): a plate as .png, or one after the other as .npy or .csv."""
+    import numpy as np
+
+    from bype.pictures import is_picture, plate, png, to_bytes
+
+    arrays = [line.cpu().numpy() for line in lines]
+    if out.suffix == ".png" and is_picture(shape):
+        out.write_bytes(png(plate([to_bytes(line) for line in arrays]), scale=max(1, 96 // shape[-1])))
+    elif out.suffix == ".npy":
+        np.save(out, np.concatenate(arrays).astype(np.float32))
+    elif out.suffix == ".csv" and len(shape) == 1:
+        np.savetxt(out, np.concatenate(arrays), delimiter=",", fmt="%.7g")
+    else:
+        kinds = ".png or .npy" if is_picture(shape) else ".csv or .npy"
+        raise UsageError(f"cannot write examples of shape {shape} to {out}; choose a name that ends in {kinds}")

@@ -1,0 +1,142 @@
+"""From what a user has to a page, in one go."""
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from bype.cli.evaluate import describe, show_stage
+from bype.cli.options import UsageError, parse
+from bype.training.config import TrainingConfig
+
+if TYPE_CHECKING:
+    from bype.data.store import Store
+
+_LARGEST_SIDE = 64
+_MAX_COMPONENTS = 500
+_DRAWS, _IMAGES = 500, 500
+
+
+@dataclass(frozen=True)
+class _Fit:
+    data: tyro.conf.Positional[str]
+    """what bype data prepare takes, or a store"""
+    out: Path
+    """the run directory; the store and the page go into it too"""
+    minutes: float = 2.5
+    """to train, about; preparing, evaluating and the page come on top"""
+    size: int | None = None
+    """of images, in height and width; 64 if they are larger or differ"""
+    label: str | None = None
+    """the column of a table that holds the label"""
+    seed: int = 0
+    """of all randomness"""
+
+
+def fit(words: list[str]) -> int:
+    """Prepare, train, evaluate and report."""
+    options = parse(_Fit, words, "bype fit", "Prepare, train, evaluate and report; interrupted, it goes on.")
+    if options.minutes <= 0:
+        raise UsageError("--minutes must be positive")
+    from rich.console import Console
+
+    from bype.data.files import write_atomic
+    from bype.evaluation.density import DensityOptions
+    from bype.evaluation.evaluate import default_split, evaluate
+    from bype.report.contents import gather
+    from bype.report.page import render
+    from bype.training.loop import train
+    from bype.training.progress import LiveDisplay, PlainDisplay
+    from bype.training.run import read_config
+    from bype.training.trained import TrainedRun
+
+    store = _store(options)
+    if (options.out / "config.json").exists():
+        config, _ = read_config(options.out)
+    else:
+        config = _config(store, options.minutes, options.seed)
+    print(f"training a {config.network} with {config.components} pseudo-points for {config.length}")
+    console = Console()
+    display = LiveDisplay(console) if console.is_terminal else PlainDisplay()
+    outcome = train(config, store.folder, options.out, display)
+    if outcome.state == "stopped":
+        print(f"stopped at step {outcome.step}. The same command goes on.")
+        return 128 + (outcome.signal or 0)
+    run = TrainedRun.open(options.out)
+    found = evaluate(run, default_split(store), density=DensityOptions(_DRAWS, _IMAGES), stage=show_stage)
+    for line in describe(found):
+        print(line)
+    page = options.out / "report.html"
+    write_atomic(page, render([gather(options.out, options.out.absolute().name)]).encode())
+    print(f"\nopen {page.absolute()} in a browser\n\nand try next:")
+    plate = "more.png" if len(run.data.shape) == 3 else "more.csv"
+    print(f"  bype sample {options.out} --like 0 --count 9 --out {plate}")
+    print(f"  bype coreset {options.out} --out coreset")
+    print(f"  bype embed {options.out} --out embedding")
+    print(f"  bype evaluate {options.out}                 # all examples, 5,000 draws each: slower, and exact")
+    return 0
+
+
+def _store(options: _Fit) -> "Store":
+    """Open the store, or make it."""
+    from bype.console import progress_bar
+    from bype.data.prepare import prepare
+    from bype.data.sources import DifferentSizesError, SourceOptions, open_source
+    from bype.data.store import Store
+
+    if (Path(options.data) / "manifest.json").exists():
+        return Store(options.data)
+    folder = options.out / "store"
+    if folder.exists():
+        print(f"going on with the data in {folder}")
+        return Store(folder)
+    if options.out.exists() and any(options.out.iterdir()):
+        raise UsageError(f"{options.out} exists and is not empty; choose another --out")
+    chosen = SourceOptions(label=options.label, size=options.size)
+    try:
+        shape = open_source(options.data, chosen).shape
+        is_large = len(shape) == 3 and max(shape[1:]) > _LARGEST_SIDE
+    except DifferentSizesError:
+        is_large = True
+    if is_large and options.size is None:
+        print(f"images are cut to squares of {_LARGEST_SIDE} x {_LARGEST_SIDE} pixels; --size chooses otherwise")
+        chosen = dataclasses.replace(chosen, size=_LARGEST_SIDE)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with progress_bar("preparing") as report:
+        prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
+    for line in prepared.skipped[:20]:
+        print(f"skipped {line}", file=sys.stderr)
+    counts = ", ".join(f"{split.num_rows:,} {name}" for name, split in prepared.manifest.splits.items())
+    skipped = f"; {len(prepared.skipped)} files were skipped, see above" if prepared.skipped else ""
+    print(f"{prepared.manifest.source}: {counts}{skipped}")
+    return Store(folder)
+
+
+def _config(store: "Store", minutes: float, seed: int) -> TrainingConfig:
+    """Choose settings that suit the data and the time."""
+    from bype.training.dry_run import seconds_per_epoch
+
+    num_train = store.manifest.splits["train"].num_rows
+    is_image = len(store.manifest.shape) == 3
+    draft = TrainingConfig(
+        components=max(2, min(_MAX_COMPONENTS, num_train // 4)),
+        batch_size=min(100, max(8, num_train // 5)),
+        latent_dim=min(40, max(2, store.manifest.shape[0])) if not is_image else 40,
+        likelihood="squared-error" if is_image else "learned-gaussian",
+        learning_rate=1e-3,
+        patience="0 epochs",
+        update="frozen",  # the published update leaves marks on the points that people would see
+        seed=seed,
+    )
+    epochs = min(500, max(4, round(60 * minutes / seconds_per_epoch(draft, store))))
+    every = max(1, epochs // 25)
+    return dataclasses.replace(
+        draft,
+        length=f"{epochs} epochs",
+        warm_up=f"{epochs // 3} epochs",
+        validate_every=f"{every} epochs",
+        checkpoint_every=f"{every} epochs",
+    )

@@ -1,0 +1,183 @@
+"""Looking at what a run has learned."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from bype.cli.examples import named_example, save_lines
+from bype.cli.options import UsageError, parse
+
+
+@dataclass(frozen=True)
+class _Sample:
+    run: tyro.conf.Positional[Path]
+    """the run directory"""
+    out: Path
+    """a .png plate, or the numbers as .npy (features also as .csv)"""
+    count: int = 64
+    """how many; with --component or --like, for each"""
+    component: tuple[int, ...] = ()
+    """from these components of the prior, for instance pseudo-points by the numbers of bype coreset; a line for each"""
+    heaviest: int = 0
+    """from so many components of the largest weight; a line for each"""
+    like: tuple[str, ...] = ()
+    """more like these: image files, or row numbers of --split; a line for each, which it begins"""
+    noise: bool = False
+    """with the likelihood's noise, as in the paper's algorithm, rather than its mean"""
+    data: Path | None = None
+    """another store than the one that the run remembers"""
+    split: str | None = None
+    """the split of row numbers; test if left out"""
+    seed: int = 0
+    """of all draws"""
+
+
+def sample(words: list[str]) -> int:
+    """Generate examples."""
+    options = parse(_Sample, words, "bype sample", "Generate new examples.")
+    import torch
+
+    from bype.evaluation import generation
+    from bype.training.trained import TrainedRun
+
+    if options.count < 1:
+        raise UsageError("--count must be at least 1")
+    if bool(options.component) + bool(options.heaviest) + bool(options.like) > 1:
+        raise UsageError("choose one of --component, --heaviest and --like")
+    run = TrainedRun.open(options.run, options.data)
+    model = run.model
+    generator = torch.Generator().manual_seed(options.seed)
+    if options.like:
+        lines = []
+        for name in options.like:
+            x = named_example(run, name, options.data, options.split)
+            copies = x.expand(options.count, *x.shape)
+            made = generation.generate_like(model, copies, generation.default_way(model), generator=generator)
+            lines.append(torch.cat([x[None], made]))
+    else:
+        prior = model.prior_distribution()
+        components = options.component or generation.heaviest_components(prior, options.heaviest)
+        try:
+            lines = [
+                generation.sample(
+                    model, options.count, component=k, with_noise=options.noise, prior=prior, generator=generator
+                )
+                for k in components or (None,)
+            ]
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        if not components:
+            lines = list(torch.split(lines[0], max(1, round(options.count**0.5))))
+    save_lines(lines, options.out, run.data.shape)
+    print(f"{sum(map(len, lines))} examples in {options.out}")
+    return 0
+
+
+@dataclass(frozen=True)
+class _Reconstruct:
+    run: tyro.conf.Positional[Path]
+    """the run directory"""
+    out: Path
+    """a .png plate, each example above its reconstruction; or the reconstructions' numbers as .npy or .csv"""
+    examples: tuple[str, ...] = ()
+    """image files, or row numbers of --split; the first 20 rows if left out"""
+    data: Path | None = None
+    """another store than the one that the run remembers"""
+    split: str | None = None
+    """the split of row numbers; test if left out"""
+
+
+def reconstruct(words: list[str]) -> int:
+    """Show examples and their reconstructions."""
+    options = parse(_Reconstruct, words, "bype reconstruct", "Show examples beside what the model makes of them.")
+    import torch
+
+    from bype.evaluation import generation
+    from bype.evaluation.evaluate import default_split
+    from bype.training.trained import TrainedRun
+
+    run = TrainedRun.open(options.run, options.data)
+    names = options.examples
+    if not names:
+        store = run.store(options.data)
+        names = tuple(str(k) for k in range(min(20, len(store.split(options.split or default_split(store))))))
+    x = torch.stack([named_example(run, name, options.data, options.split) for name in names])
+    made = generation.reconstruct(run.model, x)
+    error = (made - x).square().flatten(1).sum(1)
+    lines = [made]
+    if options.out.suffix == ".png":
+        lines = [part for pair in zip(torch.split(x, 10), torch.split(made, 10), strict=True) for part in pair]
+    save_lines(lines, options.out, run.data.shape)
+    print(
+        f"{len(x)} examples and their reconstructions in {options.out}; mean squared error {error.mean():.3f}, summed"
+    )
+    return 0
+
+
+@dataclass(frozen=True)
+class _Interpolate:
+    run: tyro.conf.Positional[Path]
+    """the run directory"""
+    out: Path
+    """a .png plate, or the numbers as .npy or .csv"""
+    between: tuple[str, ...] = ()
+    """image files, or row numbers of --split; a line for each pair. The first 16 rows if left out"""
+    steps: int = 10
+    """examples in a line, both ends included"""
+    data: Path | None = None
+    """another store than the one that the run remembers"""
+    split: str | None = None
+    """the split of row numbers; test if left out"""
+
+
+def interpolate(words: list[str]) -> int:
+    """Show the way from one example to another."""
+    options = parse(_Interpolate, words, "bype interpolate", "Show the way from one example to another.")
+    from bype.evaluation import generation
+    from bype.evaluation.evaluate import default_split
+    from bype.training.trained import TrainedRun
+
+    if options.steps < 2 or len(options.between) % 2:
+        raise UsageError("give examples in pairs with --between, and at least 2 --steps, to hold both ends")
+    run = TrainedRun.open(options.run, options.data)
+    names = options.between
+    if not names:
+        store = run.store(options.data)
+        rows = len(store.split(options.split or default_split(store)))
+        names = tuple(str(k) for k in range(min(16, rows - rows % 2)))
+    ends = [named_example(run, name, options.data, options.split) for name in names]
+    pairs = zip(ends[::2], ends[1::2], strict=True)
+    lines = [generation.interpolate(run.model, start, end, options.steps) for start, end in pairs]
+    save_lines(lines, options.out, run.data.shape)
+    print(f"{len(lines)} ways of {options.steps} steps in {options.out}")
+    return 0
+
+
+@dataclass(frozen=True)
+class _Coreset:
+    run: tyro.conf.Positional[Path]
+    """the run directory"""
+    out: Path
+    """a new folder for coreset.npz, weights.svg, a store of the points and, of images, two plates"""
+    data: Path | None = None
+    """another place of the store that the run was trained on"""
+
+
+def coreset(words: list[str]) -> int:
+    """Show and export the pseudocoreset."""
+    options = parse(_Coreset, words, "bype coreset", "Show the pseudocoreset by weight, and export it.")
+    from bype.evaluation.pseudopoints import describe_points, points_and_weights
+    from bype.report.export import export_points
+    from bype.training.trained import TrainedRun, open_store
+
+    run = TrainedRun.open(options.run, options.data)
+    points_and_weights(run.model)  # refuses runs without any, before data are looked for
+    store = open_store(run.data, options.data)
+    points = describe_points(run.model, store.split("train"), len(run.data.classes))
+    export_points(points, run, store, options.out)
+    heaviest = zip(points.component[:5], points.weights[:5], strict=True)
+    top = ", ".join(f"{component} ({weight:.0f})" for component, weight in heaviest)
+    print(f"{len(points.weights)} pseudo-points that stand for {points.weights.sum():,.0f} examples in {options.out}")
+    print(f"as varied as {points.effective_number:.0f} of equal weight; the heaviest, by number and weight: {top}")
+    return 0

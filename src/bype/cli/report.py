@@ -1,0 +1,44 @@
+"""Showing runs on a page."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from bype.cli.options import UsageError, parse
+
+
+@dataclass(frozen=True)
+class _Report:
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """run directories; several are shown side by side"""
+    out: Path
+    """the page, one file that needs nothing else"""
+
+
+def report(words: list[str]) -> int:
+    """Make a page."""
+    options = parse(_Report, words, "bype report", "Show runs on one page.")
+    from bype.data.files import write_atomic
+    from bype.report.contents import gather
+    from bype.report.page import render
+
+    if not options.runs:
+        raise UsageError("name at least one run: bype report RUN --out report.html")
+    if options.out.suffix not in (".html", ".htm"):
+        raise UsageError(f"{options.out} is a page: choose a name that ends in .html")
+    contents = [gather(folder, name) for folder, name in zip(options.runs, _names(options.runs), strict=True)]
+    page = render(contents)
+    write_atomic(options.out, page.encode())
+    print(f"{options.out}, {len(page) / 1e6:.1f} MB; open it in a browser")
+    return 0
+
+
+def _names(folders: tuple[Path, ...]) -> list[str]:
+    """Return the shortest ends of the paths that tell the runs apart."""
+    paths = [folder.absolute().parts for folder in folders]
+    for length in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(parts[-length:]) for parts in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]

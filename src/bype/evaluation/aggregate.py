@@ -1,0 +1,75 @@
+"""The aggregate posterior: how much of the KL term a better prior could still save."""
+
+import torch
+from torch import Tensor
+
+from bype.distributions import DiagonalNormal, Distribution, LeaveOneOutMixture, NormalMixture, Randomness
+from bype.evaluation.records import ActiveUnits, Estimate, PriorGap
+
+ACTIVE_THRESHOLD = 0.01
+
+
+def active_units(means: Tensor) -> ActiveUnits:
+    """Count the latents whose posterior mean (N, D) varies over the examples.
+
+    References
+    ----------
+    Y. Burda, R. Grosse and R. Salakhutdinov, Importance Weighted Autoencoders, ICLR 2016.
+    """
+    variance = means.double().var(0, correction=0)
+    return ActiveUnits(int((variance > ACTIVE_THRESHOLD).sum()), means.shape[1], ACTIVE_THRESHOLD)
+
+
+@torch.no_grad()
+def prior_gap(
+    posteriors: DiagonalNormal,
+    references: DiagonalNormal,
+    own_reference: Tensor,
+    prior: Distribution,
+    *,
+    generator: Randomness = None,
+) -> PriorGap:
+    r"""Split the KL term: :math:`E_x KL(q(z|x) \| p(z)) = I(x; z) + KL(q(z) \| p(z))`.
+
+    The last part is what a better prior could gain with the encoder as it is. The aggregate q(z) is a mean over
+    infinitely many examples; here it is one over the references. Without the example that z was drawn for, its log
+    is too small on average (Jensen), and so is the gap; with it, it is too large.
+
+    Parameters
+    ----------
+    posteriors
+        q(z | x) of the examples, (B, D).
+    references
+        q(z | x) of the examples that stand for all, (R, D).
+    own_reference
+        (B,): which reference each example is; -1 if it is none of them, and is then added for the upper end.
+    prior
+        p(z).
+    generator
+        For one draw of z for each example.
+    """
+    z, log_posterior = posteriors.sample_and_score(generator=generator)
+    log_prior = prior.log_prob(z)
+    count = len(references.mean)
+    ids = torch.arange(count, device=z.device)
+    equal = z.new_zeros(count)
+    without = LeaveOneOutMixture(references.mean, references.log_variance, equal, ids, own_reference).log_prob(z)
+    every = NormalMixture(references.mean, references.log_variance, equal).log_prob(z)
+    is_reference = own_reference >= 0
+    others = torch.full_like(every, count).log()
+    added = torch.logaddexp(every + others, log_posterior) - torch.log(torch.full_like(every, count + 1))
+    with_own = torch.where(is_reference, every, added)
+    return PriorGap(
+        num_images=len(z),
+        num_references=count,
+        kl=estimate(log_posterior - log_prior),
+        smallest_gap=estimate(without - log_prior),
+        largest_gap=estimate(with_own - log_prior),
+    )
+
+
+def estimate(values: Tensor) -> Estimate:
+    """Return the mean of values over examples, and its standard error."""
+    values = values.double()
+    error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else 0.0
+    return Estimate(float(values.mean()), error)

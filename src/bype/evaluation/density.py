@@ -1,0 +1,217 @@
+"""Negative log-likelihood of a split by importance weighting; interrupted, the computation can be continued."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bype.bounded import ComponentIndex, NearbyMixture
+from bype.distributions import Distribution, NormalMixture
+from bype.evaluation.aggregate import estimate
+from bype.evaluation.journal import Journal
+from bype.evaluation.records import Density
+from bype.likelihoods import Likelihood
+from bype.memory import keep_freed_memory
+from bype.models.base import LatentModel
+from bype.objective import ImportanceWeightedBound, importance_weighted_bound
+from bype.training.examples import StoreSource
+from bype.training.randomness import generator_for
+
+Precision = Literal["float32", "bfloat16"]
+
+_BLOCK_IMAGES = 16
+_COMPARED_IMAGES = 64
+_PRUNED_COMPONENTS = 5000
+"""Mixtures with more components are scored by those near to each image."""
+_FIRST_CANDIDATES = 4096
+_PILOT_DRAWS = 32
+_NEGLECTED_NATS = 0.01
+"""Candidates are doubled until the others can add no more than this to the density of a draw, on average."""
+
+
+@dataclass(frozen=True)
+class DensityOptions:
+    """How to measure.
+
+    Parameters
+    ----------
+    num_samples
+        Draws for each image; the paper takes 5,000.
+    num_images
+        The first so many of the split; ``None`` for all.
+    max_rows
+        At most this many latents are decoded at once: memory grows with it.
+    precision
+        Of the networks. With ``bfloat16`` the difference to ``float32`` is measured on the first images.
+    seed
+        Of the draws.
+    """
+
+    num_samples: int = 5000
+    num_images: int | None = None
+    max_rows: int = 2048
+    precision: Precision = "float32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check each field."""
+        if self.num_samples < 1 or self.max_rows < 1 or (self.num_images is not None and self.num_images < 1):
+            raise ValueError("samples, images and rows must be at least one")
+
+
+@torch.no_grad()
+def measure_density(
+    model: LatentModel,
+    source: StoreSource,
+    options: DensityOptions,
+    journal_path: Path,
+    identity: dict[str, Any],
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> Density:
+    """Estimate the negative log-likelihood of a split's examples.
+
+    Parameters
+    ----------
+    model
+        The model.
+    source
+        The split.
+    options
+        How to measure.
+    journal_path
+        Where finished images are written, so that an interrupted measurement goes on. It is removed at the end.
+    identity
+        Which model and data these are; a journal of others is begun anew.
+    report
+        Called with the number of images done and in all.
+    """
+    num_images = len(source) if options.num_images is None else min(options.num_images, len(source))
+    keep_freed_memory()
+    scorer = _Scorer(model, source, options)
+    identity = {**identity, "num_samples": options.num_samples, "max_rows": options.max_rows}
+    identity |= {"precision": options.precision, "seed": options.seed}
+    with Journal(journal_path, identity) as journal:
+        blocks = {entry["first"]: entry for entry in journal.entries}
+        for first in range(0, num_images, _BLOCK_IMAGES):
+            stop = min(first + _BLOCK_IMAGES, num_images)
+            if first not in blocks or blocks[first]["count"] != stop - first:
+                blocks[first] = _measure_block(scorer, first, stop, options.precision)
+                journal.write(blocks[first])
+            report(stop, num_images)
+        done = [blocks[first] for first in range(0, num_images, _BLOCK_IMAGES)]
+        difference = None
+        if options.precision != "float32":
+            difference = _precision_difference(scorer, min(_COMPARED_IMAGES, num_images), options.precision)
+        density = _summary(model, done, options, difference)
+    journal.remove()
+    return density
+
+
+class _Scorer:
+    """Estimates the likelihood of images, block by block."""
+
+    def __init__(self, model: LatentModel, source: StoreSource, options: DensityOptions) -> None:
+        self._model, self._source, self._options = model, source, options
+        self._prior = model.prior_distribution()
+        self._index: ComponentIndex | None = None
+        if isinstance(self._prior, NormalMixture) and len(self._prior.means) > _PRUNED_COMPONENTS:
+            self._index = ComponentIndex(self._prior) if self._prior.log_variance.ndim == 0 else None
+
+    def bound(self, first: int, stop: int, precision: Precision) -> ImportanceWeightedBound:
+        """Return the bound of images ``first`` to ``stop``."""
+        x = self._source.read(np.arange(first, stop, dtype=np.int64))
+        options = self._options
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+            return importance_weighted_bound(
+                self._model,
+                x,
+                options.num_samples,
+                prior=self._prior if self._index is None else self._nearby(self._index, x, first),
+                max_rows=options.max_rows,
+                generator=generator_for(options.seed, "density", first),
+            )
+
+    def _nearby(self, index: ComponentIndex, x: Tensor, first: int) -> NearbyMixture | Distribution:
+        """Return the prior as these images see it, with as many candidates as keep the bound on the rest small."""
+        posterior = self._model.encode(x)
+        pilot, _ = posterior.sample_and_score((_PILOT_DRAWS,), generator=generator_for(0, "pilot", first))
+        count = _FIRST_CANDIDATES
+        while 2 * count <= len(index):
+            near = NearbyMixture(index, posterior.mean, count)
+            if near.excess(pilot, near.log_prob(pilot)).mean() < _NEGLECTED_NATS:
+                return near
+            count *= 2
+        return self._prior  # so few could be left out that it is not worth the search
+
+
+def _measure_block(scorer: _Scorer, first: int, stop: int, precision: Precision) -> dict[str, Any]:
+    start = time.perf_counter()
+    bound = scorer.bound(first, stop, precision)
+    return {
+        "first": first,
+        "count": stop - first,
+        "log_likelihood": bound.log_likelihood.tolist(),
+        "effective_sample_size": bound.effective_sample_size.tolist(),
+        "monte_carlo_error": bound.monte_carlo_error.tolist(),
+        "reconstruction": bound.mean_terms.reconstruction.tolist(),
+        "kl": {level: values.tolist() for level, values in bound.mean_terms.kl.items()},
+        "neglected": bound.neglected.tolist(),
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def _precision_difference(scorer: _Scorer, num_images: int, precision: Precision) -> float:
+    """Return how much larger the lower precision makes the negative log-likelihood, with the same draws."""
+    total = 0.0
+    for first in range(0, num_images, _BLOCK_IMAGES):
+        stop = min(first + _BLOCK_IMAGES, num_images)
+        exact, rounded = (scorer.bound(first, stop, p).log_likelihood for p in ("float32", precision))
+        total += float((exact - rounded).sum())
+    return total / num_images
+
+
+def _summary(
+    model: LatentModel, blocks: list[dict[str, Any]], options: DensityOptions, difference: float | None
+) -> Density:
+    def joined(name: str) -> Tensor:
+        return torch.tensor([value for block in blocks for value in block[name]], dtype=torch.float64)
+
+    log_likelihood, sizes = joined("log_likelihood"), joined("effective_sample_size")
+    reconstruction = joined("reconstruction")
+    kl = {
+        level: torch.tensor([value for block in blocks for value in block["kl"][level]], dtype=torch.float64)
+        for level in blocks[0]["kl"]
+    }
+    num_dimensions = math.prod(model.data_shape)
+    normaliser = model.likelihood.log_normaliser
+    return Density(
+        num_images=len(log_likelihood),
+        num_samples=options.num_samples,
+        scale=model.likelihood.value_kind,
+        negative_log_likelihood=estimate(-log_likelihood),
+        monte_carlo_error=float(joined("monte_carlo_error").square().sum().sqrt() / len(log_likelihood)),
+        neglected=float(joined("neglected").mean()),
+        median_effective_sample_size=float(sizes.median()),
+        smallest_effective_sample_size=float(sizes.min()),
+        normalised=None if normaliser is None else float(-log_likelihood.mean()) - normaliser * num_dimensions,
+        bits_per_dimension=_bits(model.likelihood, log_likelihood, num_dimensions),
+        negative_elbo=estimate(sum(kl.values()) - reconstruction),
+        negative_reconstruction=estimate(-reconstruction),
+        kl={level: estimate(values) for level, values in kl.items()},
+        precision=options.precision,
+        precision_difference=difference,
+        seconds=sum(block["seconds"] for block in blocks),
+    )
+
+
+def _bits(likelihood: Likelihood, log_likelihood: Tensor, num_dimensions: int) -> float | None:
+    """Return bits per dimension of a probability; a density of undequantised data has none."""
+    if likelihood.value_kind != "probability":
+        return None
+    return float(likelihood.bits_per_dimension(log_likelihood.mean(), num_dimensions))

@@ -1,0 +1,175 @@
+"""All that can be measured on one split with one trained run."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bype.data.store import Store
+from bype.distributions import DiagonalNormal
+from bype.evaluation.aggregate import active_units, prior_gap
+from bype.evaluation.density import DensityOptions, measure_density
+from bype.evaluation.records import Evaluation, Map, Representation, read_results, write_results
+from bype.evaluation.representation import knn_accuracy, probe_accuracy, tsne
+from bype.evaluation.rows import encode_rows, spread_rows
+from bype.training.examples import StoreSource
+from bype.training.randomness import generator_for
+from bype.training.trained import TrainedRun
+
+_MAX_REFERENCES = 100_000
+_MAX_GAP_IMAGES = 10_000
+_MAX_PROBE_ROWS = 20_000
+_MAP_POINTS = 2_000
+
+Report = Callable[[int, int], None]
+Stage = Callable[[str], AbstractContextManager[Report]]
+
+
+@contextmanager
+def silent(title: str) -> Iterator[Report]:
+    """Show no progress."""
+    yield lambda done, total: None
+
+
+def default_split(store: Store) -> str:
+    """Return the split to look at: test, or what there is."""
+    return next(name for name in ("test", "validation", "train") if name in store.manifest.splits)
+
+
+def evaluate(
+    run: TrainedRun,
+    split_name: str = "test",
+    *,
+    data: Path | None = None,
+    density: DensityOptions | None = None,
+    with_map: bool = True,
+    stage: Stage = silent,
+) -> Evaluation:
+    """Measure a run on a split and write what was found to ``evaluation.json``.
+
+    Parameters
+    ----------
+    run
+        The run.
+    split_name
+        Of the store.
+    data
+        Another store than the one that the run remembers.
+    density
+        How to measure the likelihood; ``None`` to leave it out, and keep what an earlier evaluation found.
+    with_map
+        Whether to lay out latent means by t-SNE.
+    stage
+        Called with the title of each stage; a context that yields a function to report its progress.
+    """
+    store = run.store(data)
+    split = store.split(split_name)
+    known = read_results(run.folder).find(store.manifest.fingerprint, split_name)
+    if known is not None and known.step != run.step:
+        known = None
+
+    with stage("encoding"):
+        rows = spread_rows(len(split), _MAX_REFERENCES)
+        queries = encode_rows(run.model, split, rows)
+        references, own, labels = _references(run, store, split_name, rows, queries)
+    with stage("comparing with the aggregate posterior"):
+        chosen = slice(0, min(len(rows), _MAX_GAP_IMAGES))
+        gap = prior_gap(
+            DiagonalNormal(queries.mean[chosen], queries.log_variance[chosen]),
+            references,
+            own[chosen],
+            run.model.prior_distribution(),
+            generator=generator_for(0, "prior gap"),
+        )
+    representation = None
+    query_labels = split.labels(rows) if split.has_labels else None
+    if query_labels is not None and labels is not None:
+        with stage("classifying latent means"):
+            representation = _representation(queries, query_labels, references, labels, own)
+    layout = known.map if known else None
+    if with_map and layout is None and len(rows) >= 5:
+        with stage("laying out a map"):
+            layout = _map(queries.mean, rows, query_labels)
+    measured = known.density if known else None
+    if density is not None:
+        identity = {"step": run.step, "fingerprint": store.manifest.fingerprint, "split": split_name}
+        with stage("estimating the likelihood") as report:
+            measured = measure_density(
+                run.model, StoreSource(split), density, run.folder / "evaluation.journal", identity, report
+            )
+    evaluation = Evaluation(
+        step=run.step,
+        source=store.manifest.source,
+        fingerprint=store.manifest.fingerprint,
+        split=split_name,
+        density=measured,
+        prior_gap=gap,
+        active_units=active_units(queries.mean),
+        representation=representation,
+        map=layout,
+    )
+    write_results(run.folder, read_results(run.folder).with_evaluation(evaluation))
+    return evaluation
+
+
+def _references(
+    run: TrainedRun, store: Store, split_name: str, rows: NDArray[np.int64], queries: DiagonalNormal
+) -> tuple[DiagonalNormal, Tensor, NDArray[np.int32] | None]:
+    """Return the posteriors of the examples that stand for all, which of them each query is, and their labels.
+
+    They are the train and validation splits of the store; if the queries are one of these, they are among them.
+    """
+    means, log_variances = [], []
+    labels: list[NDArray[np.int32]] = []
+    own = torch.full((len(rows),), -1)
+    count = 0
+    names = [name for name in ("train", "validation") if name in store.manifest.splits]
+    for name in names:
+        other = store.split(name)
+        if name == split_name:
+            posterior, chosen = queries, rows
+            own = torch.arange(count, count + len(rows))
+        else:
+            chosen = spread_rows(len(other), _MAX_REFERENCES // len(names))
+            posterior = encode_rows(run.model, other, chosen)
+        means.append(posterior.mean)
+        log_variances.append(posterior.log_variance)
+        if other.has_labels:
+            labels.append(other.labels(chosen))
+        count += len(chosen)
+    known = np.concatenate(labels) if len(labels) == len(names) else None
+    return DiagonalNormal(torch.cat(means), torch.cat(log_variances)), own, known
+
+
+def _representation(
+    queries: DiagonalNormal,
+    query_labels: NDArray[np.int32],
+    references: DiagonalNormal,
+    labels: NDArray[np.int32],
+    own: Tensor,
+) -> Representation:
+    kept = np.setdiff1d(np.arange(len(labels)), own.numpy()[own.numpy() >= 0])  # no example is its own neighbour
+    known, known_labels = references.mean.numpy()[kept], labels[kept]
+    means = queries.mean.numpy()
+    probed = spread_rows(len(known), _MAX_PROBE_ROWS)
+    return Representation(
+        num_queries=len(means),
+        num_references=len(known),
+        knn_accuracy=knn_accuracy(known, known_labels, means, query_labels),
+        probe_accuracy=probe_accuracy(known[probed], known_labels[probed], means, query_labels),
+    )
+
+
+def _map(means: Tensor, rows: NDArray[np.int64], labels: NDArray[np.int32] | None) -> Map:
+    chosen = spread_rows(len(rows), _MAP_POINTS)
+    placed = tsne(means.numpy()[chosen]).astype(float).round(3)
+    return Map(
+        rows=rows[chosen].tolist(),
+        x=placed[:, 0].tolist(),
+        y=placed[:, 1].tolist(),
+        labels=None if labels is None else labels[chosen].tolist(),
+    )

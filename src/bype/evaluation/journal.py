@@ -1,0 +1,68 @@
+"""A journal of a long computation: what is in it need not be computed again."""
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from bype.data.files import WRITE_FLAGS
+
+_MAX_LINE_BYTES = 2**22
+
+
+class Journal:
+    """Lines of JSON, the first of which says what the rest belongs to.
+
+    Parameters
+    ----------
+    path
+        Its file. One that belongs to something else is begun anew.
+    identity
+        What the lines belong to.
+    """
+
+    def __init__(self, path: Path, identity: dict[str, Any]) -> None:
+        self._path = path
+        self.entries: list[dict[str, Any]] = []
+        whole = self._read(identity)
+        self._file = os.fdopen(os.open(path, WRITE_FLAGS, 0o644), "wb")
+        self._file.truncate(whole)
+        self._file.seek(whole)
+        if whole == 0:
+            self.write(identity)
+
+    def _read(self, identity: dict[str, Any]) -> int:
+        """Read the lines that are whole, and return the length of them."""
+        if not self._path.is_file() or self._path.is_symlink():
+            return 0
+        whole = 0
+        with self._path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b"")):
+                try:
+                    entry = json.loads(line) if line.endswith(b"\n") else None
+                except (ValueError, RecursionError):
+                    entry = None
+                if not isinstance(entry, dict) or (number == 0 and entry != identity):
+                    break
+                if number:
+                    self.entries.append(entry)
+                whole += len(line)
+        return whole
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """Add a line."""
+        self._file.write((json.dumps(entry) + "\n").encode())
+        self._file.flush()
+
+    def remove(self) -> None:
+        """Forget it all: the computation is done."""
+        self._path.unlink(missing_ok=True)

@@ -1,0 +1,22 @@
+"""Encoding rows of a split, where a sample of a large one does as well as all."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bype.data.store import Split
+from bype.distributions import DiagonalNormal
+from bype.models.base import LatentModel
+from bype.priors.base import SelectedRows, encode_source
+from bype.training.examples import StoreSource
+
+
+def spread_rows(total: int, most: int) -> NDArray[np.int64]:
+    """Return all row numbers below ``total``, or ``most`` that are evenly spread."""
+    return np.unique(np.linspace(0, total - 1, min(total, most)).round().astype(np.int64))
+
+
+@torch.no_grad()
+def encode_rows(model: LatentModel, split: Split, rows: NDArray[np.int64]) -> DiagonalNormal:
+    """Return q(z | x) of some rows, (n, D)."""
+    return encode_source(model.encode, SelectedRows(StoreSource(split), torch.from_numpy(rows)), torch.device("cpu"))

@@ -1,0 +1,63 @@
+"""What the parts of the page are built of."""
+
+import base64
+from collections.abc import Callable, Sequence
+
+from PIL import Image
+
+from bype.pictures import png
+from bype.report.contents import RunContents
+from bype.report.markup import Markup, element
+
+
+def section(title: str, text: str, *content: Markup, is_wide: bool = False) -> Markup:
+    """Return a part of the page; a wide one takes a line for itself."""
+    head = (element("h2", title), element("p", text, class_="soft"))
+    return element("section", *head, *content, class_="wide" if is_wide else None)
+
+
+def card(title: str, content: Markup, *below: Markup) -> Markup:
+    """Return a framed picture or chart."""
+    heading = element("h3", title) if title else Markup("")
+    return element("figure", heading, content, *below, class_="card")
+
+
+def picture_of(picture: Image.Image, text: str) -> Markup:
+    """Return a picture, inside the page."""
+    data = base64.b64encode(png(picture)).decode()
+    small = picture.width < 700
+    return element("img", src=f"data:image/png;base64,{data}", alt=text, class_="pixels" if small else None)
+
+
+def pictures(
+    runs: Sequence[RunContents], title: str, text: str, choose: Callable[[RunContents], Image.Image | None]
+) -> Markup:
+    """Return a part that shows a picture of each run that has it."""
+    shown = [(run, picture) for run in runs if (picture := choose(run)) is not None]
+    if not shown:
+        return Markup("")
+    cards = [card(heading(runs, run), picture_of(picture, f"{title}, {run.name}")) for run, picture in shown]
+    return section(title, text, element("div", *cards, class_="cards"))
+
+
+def heading(runs: Sequence[RunContents], run: RunContents) -> str:
+    """Return the name above a card, if there are several runs to tell apart."""
+    return run.name if len(runs) > 1 else ""
+
+
+def table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> Markup:
+    """Return a table; rows without any content are left out."""
+    top = element("tr", *[element("th", cell, scope="col") for cell in head])
+    lines = [
+        element("tr", element("th", name, scope="row"), *[element("td", cell) for cell in cells])
+        for name, cells in rows
+        if any(cell for cell in cells)
+    ]
+    return element(
+        "div", element("table", element("thead", top), element("tbody", *lines)), class_="scroll", tabindex="0"
+    )
+
+
+def key(text: str, kind: str) -> Markup:
+    """Return an entry of a legend."""
+    return element("li", element("span", class_=f"key {kind}"), text)

@@ -1,0 +1,183 @@
+"""Charts as SVG: drawn small enough to be read on a phone, coloured by the page's style."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bype.report.markup import Markup, element, join
+
+_WIDTH, _HEIGHT = 420, 250
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 10, 36
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of a chart."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    is_dashed: bool = False
+    colour: int = 0
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Where values lie on the drawing."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Return round numbers between two values, about ``count``.
+
+    Examples
+    --------
+    >>> ticks(0, 9.7)
+    [0, 2, 4, 6, 8]
+    """
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    values = [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [int(v) if v == int(v) else round(v, 10) for v in values]
+
+
+def line_chart(
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    marks: Sequence[float] = (),
+    x_ticks: Sequence[float] | None = None,
+    min_range: float = 0.0,
+) -> Markup:
+    """Draw lines.
+
+    Parameters
+    ----------
+    series
+        The lines.
+    title
+        For those who cannot see the chart.
+    x_label, y_label
+        Of the axes.
+    marks
+        Values of x to mark at the lower edge.
+    x_ticks
+        Where to label x; round numbers if left out.
+    min_range
+        Show at least so much of y, so that small differences look small.
+    """
+    xs = [x for line in series for x in line.x]
+    ys = [y for line in series for y in line.y]
+    across, up = _scales(min(xs), max(xs), *_useful_range(ys, min_range))
+    parts = [_axes(across, up, x_label, y_label, x_ticks)]
+    if marks:
+        path = "".join(f"M{across(x)} {_HEIGHT - _BOTTOM}v-7" for x in marks)
+        parts.append(element("path", d=path, class_="mark"))
+    lines = []
+    for line in series:
+        points = " ".join(f"{across(x)},{up(y)}" for x, y in zip(line.x, line.y, strict=True))
+        kind = f"line c{line.colour % 10}" + (" dashed" if line.is_dashed else "")
+        if len(line.x) == 1:
+            lines.append(element("circle", cx=across(line.x[0]), cy=up(line.y[0]), r=3, class_=f"dot c{line.colour}"))
+        lines.append(element("polyline", points=points, class_=kind))
+    return _drawing(title, *parts, _window(*lines))
+
+
+def histogram(values: Sequence[float], *, title: str, x_label: str, y_label: str, bins: int = 24) -> Markup:
+    """Draw how often values occur."""
+    low, high = min(values), max(values)
+    if high - low <= 1e-12 * max(1.0, abs(high)):  # all the same
+        low, high = low - max(1.0, abs(low)) / 2, high + max(1.0, abs(high)) / 2
+    counts = [0] * bins
+    for value in values:
+        counts[min(bins - 1, int((value - low) / (high - low) * bins))] += 1
+    across, up = _scales(low, high, 0.0, float(max(counts)))
+    width = (high - low) / bins
+    bars = [
+        element(
+            "rect",
+            x=across(low + k * width),
+            y=up(count),
+            width=round(across(low + (k + 1) * width) - across(low + k * width) - 1, 1),
+            height=round(up(0) - up(count), 1),
+            class_="bar",
+        )
+        for k, count in enumerate(counts)
+        if count
+    ]
+    return _drawing(title, _axes(across, up, x_label, y_label, None), *bars)
+
+
+def scatter(x: Sequence[float], y: Sequence[float], groups: Sequence[int] | None, *, title: str) -> Markup:
+    """Draw points, coloured by group, without axes: only who is near whom means anything."""
+    size = _WIDTH - 20
+    low_x, low_y = min(x), min(y)
+    extent = max(max(x) - low_x, max(y) - low_y, 1e-9)
+    members: dict[int, list[str]] = {}
+    for index, (a, b) in enumerate(zip(x, y, strict=True)):
+        place = f"M{10 + (a - low_x) / extent * size:.1f} {10 + (b - low_y) / extent * size:.1f}h0"
+        members.setdefault(0 if groups is None else groups[index], []).append(place)
+    kind = "cloud" if len(x) > 300 else "cloud few"
+    paths = [
+        element("path", d="".join(places), class_=f"{kind} c{group % 10}") for group, places in sorted(members.items())
+    ]
+    height = round(20 + (max(y) - low_y) / extent * size)
+    return _drawing(title, *paths, height=height)
+
+
+def _window(*parts: Markup) -> Markup:
+    """Cut off what lies outside the axes."""
+    width, height = _WIDTH - _LEFT, _HEIGHT - _TOP - _BOTTOM + 1
+    place = {"x": _LEFT, "y": _TOP, "width": width, "height": height}
+    return element("svg", *parts, viewBox=f"{_LEFT} {_TOP} {width} {height}", **place)
+
+
+def _useful_range(ys: Sequence[float], min_range: float) -> tuple[float, float]:
+    """Return a range in which a curve that falls steeply at first can still be read where it is flat."""
+    ordered = sorted(ys)
+    low, high = ordered[0], ordered[-1]
+    typical = ordered[min(len(ordered) - 1, int(0.85 * len(ordered)))]
+    if len(ordered) > 8 and high - low > 4 * (typical - low) > 0:
+        high = low + 1.3 * (typical - low)
+    missing = max(0.0, min_range - (high - low)) / 2
+    margin = missing + (0.05 * (high - low) or max(1e-3, abs(low) * 0.01))
+    return low - margin, high + margin
+
+
+def _scales(low_x: float, high_x: float, low_y: float, high_y: float) -> tuple[_Scale, _Scale]:
+    if high_x <= low_x:
+        low_x, high_x = low_x - 0.5, low_x + 0.5
+    across = _Scale(low_x, high_x, _LEFT, _WIDTH - _RIGHT)
+    return across, _Scale(low_y, high_y, _HEIGHT - _BOTTOM, _TOP)
+
+
+def _axes(across: _Scale, up: _Scale, x_label: str, y_label: str, x_ticks: Sequence[float] | None) -> Markup:
+    bottom = _HEIGHT - _BOTTOM
+    parts = []
+    for value in ticks(up.low, up.high):
+        parts.append(element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=up(value), y2=up(value), class_="grid"))
+        parts.append(element("text", f"{value:,}", x=_LEFT - 6, y=up(value) + 4, class_="end"))
+    labelled = ticks(across.low, across.high) if x_ticks is None else x_ticks
+    parts += [element("text", f"{value:,}", x=across(value), y=bottom + 16, class_="middle") for value in labelled]
+    parts.append(element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=bottom, y2=bottom, class_="axis"))
+    parts.append(element("text", x_label, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=_HEIGHT - 3, class_="middle label"))
+    middle = (_TOP + bottom) / 2
+    parts.append(element("text", y_label, transform=f"translate(11 {middle}) rotate(-90)", class_="middle label"))
+    return join(*parts)
+
+
+def _drawing(title: str, *parts: Markup, height: int = _HEIGHT) -> Markup:
+    named = element("title", title)
+    return element("svg", named, *parts, viewBox=f"0 0 {_WIDTH} {height}", role="img", class_="chart")

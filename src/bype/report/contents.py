@@ -1,0 +1,140 @@
+"""What a page shows of one run, gathered from its directory, its model and its data."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from bype.data.files import FileError
+from bype.data.store import Store
+from bype.evaluation import generation
+from bype.evaluation.evaluate import default_split
+from bype.evaluation.pseudopoints import PseudoPoints, describe_points
+from bype.evaluation.records import ClassifierError, Evaluation, read_results
+from bype.pictures import is_picture, plate, to_bytes
+from bype.priors import GaussianPrior, PseudocoresetPrior, VampPrior
+from bype.training.config import TrainingConfig
+from bype.training.examples import StoreSource
+from bype.training.identity import DataIdentity
+from bype.training.run import MetricsLine, RunError, read_metrics
+from bype.training.trained import TrainedRun, open_store
+
+_COLUMNS = 10
+_LINES = 6
+
+
+@dataclass(frozen=True)
+class FeatureSummary:
+    """Features of the data beside those of samples, where there are no pictures."""
+
+    names: list[str]
+    data_mean: list[float]
+    data_spread: list[float]
+    sample_mean: list[float]
+    sample_spread: list[float]
+
+
+@dataclass
+class RunContents:
+    """One run on the page; what is ``None`` is left out."""
+
+    name: str
+    config: TrainingConfig
+    data: DataIdentity
+    step: int
+    metrics: list[MetricsLine]
+    evaluation: Evaluation | None
+    augmentation: list[ClassifierError]
+    samples: Image.Image | None = None
+    plates: Image.Image | None = None
+    points: PseudoPoints | None = None
+    coreset: Image.Image | None = None
+    nearest: Image.Image | None = None
+    reconstructions: Image.Image | None = None
+    interpolations: Image.Image | None = None
+    features: FeatureSummary | None = None
+    notes: list[str] = field(default_factory=list)
+    """What is missing, and why."""
+
+
+def gather(folder: Path, name: str, seed: int = 0) -> RunContents:
+    """Gather what a page shows of the run in ``folder``."""
+    run = TrainedRun.open(folder)
+    results = read_results(folder)
+    current = [found for found in results.evaluations if found.step == run.step]
+    chosen = next((e for split in ("test", "validation", "train") for e in current if e.split == split), None)
+    contents = RunContents(
+        name, run.config, run.data, run.step, read_metrics(folder), chosen, list(results.augmentation)
+    )
+    if chosen is None:
+        stale = " of this model" if results.evaluations else ""
+        contents.notes.append(f"There is no evaluation{stale} yet: bype evaluate {folder}")
+    try:
+        store = open_store(run.data, None)
+    except (RunError, FileError) as error:
+        store = None
+        contents.notes.append(f"The data are not at hand, so what needs them is left out: {error}")
+    generator = torch.Generator().manual_seed(seed)
+    if is_picture(run.data.shape):
+        _add_pictures(contents, run, store, generator)
+    elif store is not None:
+        contents.features = _feature_summary(run, store, generator)
+    has_points = isinstance(run.model.prior, PseudocoresetPrior | VampPrior)
+    if store is not None and has_points:
+        contents.points = describe_points(run.model, store.split("train"), len(run.data.classes))
+        if is_picture(run.data.shape):
+            _add_points(contents, contents.points, store)
+    return contents
+
+
+def _lines(examples: Tensor, columns: int = _COLUMNS) -> list[np.ndarray]:
+    pixels = to_bytes(examples.cpu().numpy())
+    return [pixels[first : first + columns] for first in range(0, len(pixels), columns)]
+
+
+def _add_pictures(contents: RunContents, run: TrainedRun, store: Store | None, generator: torch.Generator) -> None:
+    model = run.model
+    prior = model.prior_distribution()
+    made = generation.sample(model, _COLUMNS * _LINES, prior=prior, generator=generator)
+    contents.samples = plate(_lines(made))
+    if not isinstance(model.prior, GaussianPrior):
+        lines = [
+            generation.sample(model, _COLUMNS, component=k, prior=prior, generator=generator)
+            for k in generation.heaviest_components(prior, _LINES)
+        ]
+        contents.plates = plate([line for made in lines for line in _lines(made)])
+    if store is None:
+        return
+    split = store.split(default_split(store))
+    x = StoreSource(split).read(np.arange(min(3 * _COLUMNS, len(split)), dtype=np.int64))
+    pairs = zip(_lines(x), _lines(generation.reconstruct(model, x)), strict=True)
+    contents.reconstructions = plate([line for pair in pairs for line in pair])
+    if len(x) >= 2:
+        ends = x[: min(2 * _LINES, len(x) // 2 * 2)]
+        ways = [generation.interpolate(model, ends[k], ends[k + 1], _COLUMNS) for k in range(0, len(ends), 2)]
+        contents.interpolations = plate([line for way in ways for line in _lines(way)])
+
+
+def _add_points(contents: RunContents, points: PseudoPoints, store: Store) -> None:
+    pixels = to_bytes(points.points)
+    shown = pixels[: _COLUMNS * _LINES]
+    contents.coreset = plate([shown[first : first + _COLUMNS] for first in range(0, len(shown), _COLUMNS)])
+    train = store.split("train")
+    count = min(_LINES, len(pixels))
+    contents.nearest = plate(
+        [np.concatenate([pixels[k : k + 1], train.read(points.neighbours[k, : _COLUMNS - 1])]) for k in range(count)]
+    )
+
+
+def _feature_summary(run: TrainedRun, store: Store, generator: torch.Generator) -> FeatureSummary:
+    split = store.split(default_split(store))
+    rows = np.unique(np.linspace(0, len(split) - 1, min(len(split), 2000)).round().astype(np.int64))
+    data = split.read(rows).astype(np.float64)
+    made = generation.sample(run.model, 2000, with_noise=True, generator=generator).double().numpy()
+    names = list(run.data.names) or [f"feature {k}" for k in range(data.shape[1])]
+    return FeatureSummary(
+        names, data.mean(0).tolist(), data.std(0).tolist(), made.mean(0).tolist(), made.std(0).tolist()
+    )

@@ -1,0 +1,73 @@
+"""A pseudocoreset as files: an archive, a store, plates and a histogram."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bype.data.files import FileError
+from bype.data.store import Store
+from bype.data.writer import StoreWriter
+from bype.evaluation.pseudopoints import PseudoPoints
+from bype.pictures import grid, is_picture, plate, png, to_bytes
+from bype.report.charts import histogram
+from bype.report.markup import Markup, element
+from bype.report.style import STANDALONE_STYLE
+from bype.training.trained import TrainedRun
+
+_COLUMNS = 20
+_NEIGHBOURS = 9
+_NEAREST_LINES = 40
+
+
+def export_points(points: PseudoPoints, run: TrainedRun, store: Store, out: Path) -> None:
+    """Write a pseudocoreset to a new folder.
+
+    ``coreset.npz`` has points, weights, component numbers, the rows of the nearest training examples and the mix of
+    their labels; ``store`` is a store of the points, labelled by the most frequent of these; ``weights.svg`` shows how
+    the weights are spread; of images, ``points.png`` shows all by weight, and ``nearest.png`` the heaviest, each with
+    the real examples nearest to it.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise FileError(f"{out} exists and is not empty; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {
+        "points": points.points,
+        "weights": points.weights,
+        "component": points.component,
+        "neighbours": points.neighbours,
+    }
+    if points.label_mix is not None:
+        arrays |= {"label_mix": points.label_mix, "classes": np.array(run.data.classes)}
+    np.savez(out / "coreset.npz", **arrays)
+    _write_store(points, run, out / "store")
+    chart = histogram(
+        points.weights.tolist(), title="Weights of the pseudo-points", x_label="weight", y_label="pseudo-points"
+    )
+    style = element("style", Markup(STANDALONE_STYLE))
+    named = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    (out / "weights.svg").write_text(named.replace("<title>", f"{style}<title>", 1))
+    if is_picture(run.data.shape):
+        pixels = to_bytes(points.points)
+        (out / "points.png").write_bytes(png(grid(pixels, _COLUMNS)))
+        train = store.split("train")
+        lines = [
+            np.concatenate([pixels[k : k + 1], train.read(points.neighbours[k, :_NEIGHBOURS])])
+            for k in range(min(_NEAREST_LINES, len(pixels)))
+        ]
+        (out / "nearest.png").write_bytes(png(plate(lines)))
+
+
+def _write_store(points: PseudoPoints, run: TrainedRun, folder: Path) -> None:
+    labels = None if points.label_mix is None else points.label_mix.argmax(1).astype(np.int32)
+    rows = to_bytes(points.points) if run.data.dtype == "uint8" else points.points.astype(np.float32)
+    with StoreWriter(
+        folder,
+        run.data.shape,
+        run.data.dtype,
+        classes=run.data.classes,
+        names=run.data.names,
+        source=f"pseudocoreset of {run.data.source}, by weight",
+        has_labels=labels is not None,
+    ) as writer:
+        writer.append("train", rows, labels)

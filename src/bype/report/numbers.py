@@ -1,0 +1,131 @@
+"""The table of numbers."""
+
+from collections.abc import Callable, Sequence
+
+from bype.evaluation.records import Density, Estimate, Representation
+from bype.report.blocks import section, table
+from bype.report.contents import RunContents
+from bype.report.markup import Markup
+
+_NETWORKS = {"vae": "VAE", "hvae": "HVAE", "convhvae": "ConvHVAE", "celeba": "residual VAE"}
+
+
+def _describe_prior(run: RunContents) -> str:
+    config = run.config
+    match config.prior:
+        case "gaussian":
+            return "standard normal"
+        case "vamp":
+            return f"VampPrior of {config.components} pseudo-inputs"
+        case "exemplar":
+            return f"exemplars, {config.components} in a step"
+        case "bype":
+            how = "never updated" if config.update == "frozen" else f"updated by {config.update}"
+            return f"pseudocoreset of {config.components} points, {how}"
+
+
+def numbers(runs: Sequence[RunContents]) -> Markup:
+    """Return the table of what is known of the runs."""
+    lines: list[tuple[str, list[str]]] = []
+
+    def add(name: str, value: Callable[[RunContents], str]) -> None:
+        lines.append((name, [value(run) for run in runs]))
+
+    add("Network", lambda run: f"{_NETWORKS[run.config.network]}, {run.config.latent_dim} latents")
+    add("Prior", _describe_prior)
+    add("Likelihood", lambda run: run.config.likelihood.replace("-", " "))
+    add("Trained on", lambda run: f"{run.data.num_train:,} examples of {' × '.join(map(str, run.data.shape))}")
+    add("Model of", _model_of)
+    add("Evaluated on", lambda run: _evaluated_on(run))
+    add("Negative log-likelihood", _likelihood)
+    add("As a density (variance ½)", _normalised)
+    add("Bits per dimension", _bits)
+    add("−ELBO", lambda run: _of_density(run, lambda d: _pm(d.negative_elbo)))
+    add("−Reconstruction", lambda run: _of_density(run, lambda d: _pm(d.negative_reconstruction)))
+    levels = list(dict.fromkeys(level for run in runs for level in _levels(run)))
+    for level in levels:
+        add(f"KL of {level}", lambda run, level=level: _kl(run, level))  # type: ignore[misc]
+    add("A better prior could gain", _gap)
+    add("Active units", _active)
+    add("Linear probe", lambda run: _of_representation(run, lambda r: f"{100 * r.probe_accuracy:.2f} %"))
+    return section(
+        "In numbers",
+        "Nats per example, small is good; ± is one standard error over examples.",
+        table(["", *[run.name for run in runs]], lines),
+        is_wide=True,
+    )
+
+
+def _model_of(run: RunContents) -> str:
+    epoch = next((line.epoch for line in run.metrics if line.step == run.step), None)
+    when = f"step {run.step:,}" if epoch is None else f"epoch {epoch:g} (step {run.step:,})"
+    last = max((line.epoch for line in run.metrics), default=None)
+    return when if last is None else f"{when} of {last:g} trained, seed {run.config.seed}"
+
+
+def _evaluated_on(run: RunContents) -> str:
+    if run.evaluation is None:
+        return ""
+    density = run.evaluation.density
+    text = f"{run.evaluation.split} split"
+    return text if density is None else f"{text}: {density.num_images:,} examples, {density.num_samples:,} draws each"
+
+
+def _of_density(run: RunContents, value: Callable[[Density], str]) -> str:
+    density = None if run.evaluation is None else run.evaluation.density
+    return "" if density is None else value(density)
+
+
+def _of_representation(run: RunContents, value: Callable[[Representation], str]) -> str:
+    found = None if run.evaluation is None else run.evaluation.representation
+    return "" if found is None else value(found)
+
+
+def _likelihood(run: RunContents) -> str:
+    def say(density: Density) -> str:
+        notes = [f"draws ± {density.monte_carlo_error:.3f}"]
+        if density.scale == "unnormalised":
+            notes.append("the paper's scale, not normalised")
+        if density.neglected > 0.0005:
+            notes.append(f"at most {density.neglected:.3f} too high, for components left out")
+        if density.precision_difference is not None:
+            notes.append(f"{density.precision}: {density.precision_difference:+.3f} against float32")
+        return f"{_pm(density.negative_log_likelihood)} ({'; '.join(notes)})"
+
+    return _of_density(run, say)
+
+
+def _normalised(run: RunContents) -> str:
+    return _of_density(
+        run, lambda d: f"{d.normalised:.2f}" if d.scale == "unnormalised" and d.normalised is not None else ""
+    )
+
+
+def _bits(run: RunContents) -> str:
+    return _of_density(run, lambda d: "" if d.bits_per_dimension is None else f"{d.bits_per_dimension:.4f}")
+
+
+def _levels(run: RunContents) -> list[str]:
+    density = None if run.evaluation is None else run.evaluation.density
+    return [] if density is None else list(density.kl)
+
+
+def _kl(run: RunContents, level: str) -> str:
+    return _of_density(run, lambda d: _pm(d.kl[level]) if level in d.kl else "")
+
+
+def _gap(run: RunContents) -> str:
+    gap = None if run.evaluation is None else run.evaluation.prior_gap
+    if gap is None:
+        return ""
+    low, high = max(0.0, gap.smallest_gap.value), max(0.0, gap.largest_gap.value)
+    return f"{low:.2f} to {high:.2f}, of a KL of {_pm(gap.kl)}"
+
+
+def _active(run: RunContents) -> str:
+    units = None if run.evaluation is None else run.evaluation.active_units
+    return "" if units is None else f"{units.num_active} of {units.num_units}"
+
+
+def _pm(estimate: Estimate) -> str:
+    return f"{estimate.value:.3f}\u00a0±\u00a0{estimate.error:.3f}"

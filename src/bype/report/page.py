@@ -1,0 +1,71 @@
+"""The page: one file that needs nothing else."""
+
+from collections.abc import Sequence
+
+from bype.report.blocks import pictures
+from bype.report.contents import RunContents
+from bype.report.markup import Markup, element, join
+from bype.report.numbers import numbers
+from bype.report.sections import augmentation, coreset, features, maps, neighbours, training
+from bype.report.style import STYLE
+
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+def render(runs: Sequence[RunContents]) -> str:
+    """Return the page for one run, or several side by side."""
+    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs side by side"
+    head = join(
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("title", f"{title} · bype"),
+        element("style", Markup(STYLE)),
+    )
+    body = join(
+        element("h1", title),
+        element("p", _subtitle(runs), class_="soft"),
+        *[element("p", note, class_="note") for note in _notes(runs)],
+        element("main", *_sections(runs), class_="flow" if len(runs) == 1 else None),
+    )
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+
+
+def _notes(runs: Sequence[RunContents]) -> list[str]:
+    return [note if len(runs) == 1 else f"{run.name}: {note}" for run in runs for note in run.notes]
+
+
+def _subtitle(runs: Sequence[RunContents]) -> str:
+    sources = list(dict.fromkeys(run.data.source for run in runs))
+    return "Trained on " + ", ".join(sources) + "."
+
+
+def _sections(runs: Sequence[RunContents]) -> list[Markup]:
+    return [
+        numbers(runs),
+        training(runs),
+        pictures(runs, "Samples", "Drawn from the prior and decoded.", lambda run: run.samples),
+        pictures(
+            runs,
+            "More of the same kind",
+            "Each line is drawn from one component of the prior; these are the heaviest.",
+            lambda run: run.plates,
+        ),
+        coreset(runs),
+        pictures(
+            runs,
+            "Reconstructions",
+            "Examples that were not trained on, each line above what the model makes of it.",
+            lambda run: run.reconstructions,
+        ),
+        pictures(
+            runs,
+            "Interpolations",
+            "From one example to another, along a straight line between their latent means.",
+            lambda run: run.interpolations,
+        ),
+        features(runs),
+        maps(runs),
+        neighbours(runs),
+        augmentation(runs),
+    ]

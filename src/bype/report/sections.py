@@ -1,0 +1,194 @@
+"""The parts of the page that show more than one picture of a kind."""
+
+from collections.abc import Sequence
+
+from bype.evaluation.pseudopoints import PseudoPoints
+from bype.report.blocks import card, heading, key, picture_of, section, table
+from bype.report.charts import Series, histogram, line_chart, scatter
+from bype.report.contents import RunContents
+from bype.report.markup import Markup, element
+
+
+def training(runs: Sequence[RunContents]) -> Markup:
+    """Return the curves of training."""
+    series, keys = [], []
+    for number, run in enumerate(runs):
+        for part, is_dashed in (("validation", False), ("train", True)):
+            if len(runs) > 1 and is_dashed and any("validation" in line.parts for line in run.metrics):
+                continue  # several runs are compared by what was not trained on
+            points = [
+                (line.epoch, line.parts[part]["negative_elbo"])
+                for line in run.metrics
+                if "negative_elbo" in line.parts.get(part, {})
+            ]
+            if points:
+                x, y = zip(*points, strict=True)
+                series.append(Series(f"{run.name}, {part}", x, y, is_dashed, number))
+                label = part if len(runs) == 1 else run.name
+                keys.append(key(label, "dash" if is_dashed and len(runs) == 1 else f"c{number % 10}"))
+    if not series:
+        return Markup("")
+    updates = sorted({line.epoch for run in runs for line in run.metrics if "update" in line.parts})
+    if updates:
+        keys.append(key("update of the pseudocoreset", "tick"))
+    chart = line_chart(series, title="Minus ELBO by epoch", x_label="epoch", y_label="−ELBO, nats", marks=updates)
+    text = "Minus ELBO at full weight of the KL terms. A steep start is cut off."
+    legend = element("ul", *keys, class_="legend")
+    return section("Training", text, element("div", card("", chart, legend), class_="cards"))
+
+
+def coreset(runs: Sequence[RunContents]) -> Markup:
+    """Return the pseudo-points."""
+    stacks = [_points(runs, run, run.points) for run in runs if run.points is not None]
+    if not stacks:
+        return Markup("")
+    text = "The small weighted set that stands for all training examples."
+    shown = stacks[0] if len(runs) == 1 else [element("div", *cards, class_="stack") for cards in stacks]
+    return section("Pseudocoreset", text, element("div", *shown, class_="cards"), is_wide=True)
+
+
+def _points(runs: Sequence[RunContents], run: RunContents, points: PseudoPoints) -> list[Markup]:
+    """Return the cards of one run."""
+    cards = []
+    if run.coreset is not None:
+        count = min(60, len(points.weights))
+        caption = element("figcaption", f"The {count} heaviest of {len(points.weights)}, by weight.")
+        cards.append(card(heading(runs, run), picture_of(run.coreset, f"Pseudo-points, {run.name}"), caption))
+    if run.nearest is not None:
+        caption = element("figcaption", "The heaviest, each followed by the training examples nearest to it.")
+        cards.append(card("", picture_of(run.nearest, f"Nearest examples, {run.name}"), caption))
+    chart = histogram(
+        points.weights.tolist(), title="Weights of the pseudo-points", x_label="weight", y_label="pseudo-points"
+    )
+    text = (
+        f"They stand for {points.weights.sum():,.0f} examples and are as varied as {points.effective_number:.0f} "
+        f"points of equal weight."
+    )
+    cards.append(card("" if cards else heading(runs, run), chart, element("figcaption", text)))
+    if points.label_mix is not None and run.data.classes:
+        cards.append(card("", _mix(run, points), element("figcaption", _MIX_CAPTION)))
+    return cards
+
+
+_MIX_CAPTION = "Labels by weight: the share of each class among the training examples nearest to the pseudo-points."
+_MAX_CLASSES = 20
+
+
+def _mix(run: RunContents, points: PseudoPoints) -> Markup:
+    if points.label_mix is None:
+        return Markup("")
+    shares = (points.weights[:, None] * points.label_mix).sum(0) / points.weights.sum()
+    order = sorted(range(len(shares)), key=lambda k: -shares[k])[:_MAX_CLASSES]
+    largest = max(float(shares.max()), 1e-9)
+    rows = [
+        element(
+            "div",
+            element("span", run.data.classes[k]),
+            element("span", element("i", style=f"width:{100 * shares[k] / largest:.1f}%"), class_="track"),
+            element("span", f"{100 * shares[k]:.1f} %"),
+            class_="share",
+        )
+        for k in order
+    ]
+    return element("div", *rows)
+
+
+def features(runs: Sequence[RunContents]) -> Markup:
+    """Return features of data and samples."""
+    cards = []
+    for run in runs:
+        if (features := run.features) is None:
+            continue
+        rows = [
+            (name, [f"{a:.3g} ± {b:.3g}", f"{c:.3g} ± {d:.3g}"])
+            for name, a, b, c, d in zip(
+                features.names,
+                features.data_mean,
+                features.data_spread,
+                features.sample_mean,
+                features.sample_spread,
+                strict=True,
+            )
+        ][:_MAX_CLASSES]
+        cards.append(card(heading(runs, run), table(["", "data", "samples"], rows)))
+    if not cards:
+        return Markup("")
+    text = f"Mean ± standard deviation of each feature, up to {_MAX_CLASSES} of them, in the data and in samples."
+    return section("Features", text, element("div", *cards, class_="cards"))
+
+
+def maps(runs: Sequence[RunContents]) -> Markup:
+    """Return the maps of latent means."""
+    cards = []
+    for run in runs:
+        layout = None if run.evaluation is None else run.evaluation.map
+        if layout is None or not len(layout.x) == len(layout.y) > 0:
+            continue
+        labels = layout.labels if layout.labels is not None and len(layout.labels) == len(layout.x) else None
+        chart = scatter(layout.x, layout.y, labels, title=f"Map of latent means, {run.name}")
+        seen = sorted(set(labels or []))
+        names = run.data.classes
+        keys = [
+            key(names[k] if k < len(names) else str(k), f"c{k % 10}") for k in seen[:_MAX_CLASSES] if 0 <= k < 2**20
+        ]
+        cards.append(card(heading(runs, run), chart, element("ul", *keys, class_="legend")))
+    if not cards:
+        return Markup("")
+    text = "Latent means of examples that were not trained on, laid out by t-SNE: neighbours are alike."
+    return section("Map", text, element("div", *cards, class_="cards"))
+
+
+def neighbours(runs: Sequence[RunContents]) -> Markup:
+    """Return the accuracy of nearest neighbours."""
+    series, keys = [], []
+    for number, run in enumerate(runs):
+        found = None if run.evaluation is None else run.evaluation.representation
+        accuracy = {int(k): v for k, v in found.knn_accuracy.items() if k.isdigit()} if found else {}
+        if accuracy:
+            series.append(Series(run.name, list(accuracy), [100 * v for v in accuracy.values()], colour=number))
+            keys.append(key(run.name, f"c{number % 10}"))
+    if not series:
+        return Markup("")
+    chart = line_chart(
+        series,
+        title="Accuracy of the vote of K nearest neighbours",
+        x_label="K",
+        y_label="accuracy, %",
+        min_range=2,
+        x_ticks=sorted({int(x) for line in series for x in line.x}),
+    )
+    legend = element("ul", *keys, class_="legend")
+    text = "How often the K examples nearest in latent space vote for the right class."
+    return section("Nearest neighbours", text, element("div", card("", chart, legend), class_="cards"))
+
+
+def augmentation(runs: Sequence[RunContents]) -> Markup:
+    """Return the errors of classifiers."""
+    rows = [
+        (
+            f"{run.name}, {found.way}" if len(runs) > 1 else found.way,
+            [
+                f"{found.real_share:g}",
+                _errors(found.test_errors),
+                f"{found.epochs} epochs, {found.num_examples:,} examples",
+            ],
+        )
+        for run in runs
+        for found in run.augmentation
+    ]
+    if not rows:
+        return Markup("")
+    return section(
+        "Augmentation",
+        "Test error of classifiers trained on real and generated examples; λ is the weight of the real ones.",
+        table(["latents from the", "λ", "test error, %", "trained"], rows),
+        is_wide=True,
+    )
+
+
+def _errors(errors: Sequence[float]) -> str:
+    mean = sum(errors) / max(1, len(errors))
+    if len(errors) < 2:
+        return f"{mean:.2f}"
+    spread = (sum((error - mean) ** 2 for error in errors) / (len(errors) - 1) / len(errors)) ** 0.5
+    return f"{mean:.2f} ± {spread:.2f}, {len(errors)} seeds"

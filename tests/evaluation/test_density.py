@@ -1,0 +1,122 @@
+"""The likelihood of a split, through the path that the command takes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bype.data.prepare import prepare
+from bype.data.store import Store
+from bype.evaluation import density
+from bype.evaluation.density import DensityOptions, measure_density
+from bype.objective import importance_weighted_bound
+from bype.priors import GaussianPrior
+from bype.training.examples import StoreSource
+from bype.training.trained import TrainedRun
+from linear_gaussian import exact_log_likelihood, linear_hvae, linear_vae
+
+
+def measured(run: Path, tmp_path: Path, **options: object):
+    opened = TrainedRun.open(run)
+    source = StoreSource(opened.store().split("test"))
+    return measure_density(opened.model, source, DensityOptions(**options), tmp_path / "journal", {"step": 1})
+
+
+@pytest.mark.parametrize("two_levels", [False, True])
+def test_it_is_the_exact_log_likelihood_of_a_linear_gaussian_model(tmp_path, two_levels):
+    model = linear_hvae(GaussianPrior(2), 0.3) if two_levels else linear_vae(GaussianPrior(2), 0.3)
+    size = model.data_shape[0]
+    rows = np.random.default_rng(0).normal(size=(150, size)).astype(np.float32)
+    np.save(tmp_path / "x.npy", rows)
+    prepare(tmp_path / "x.npy", tmp_path / "store", validation=0, test=0)
+    split = Store(tmp_path / "store").split("train")
+    x = torch.from_numpy(split.read(np.arange(len(split)))).double()
+    exact = -exact_log_likelihood(model, x, torch.zeros(1, 2).double(), 1.0, torch.ones(1).double())
+    found = measure_density(model.float(), StoreSource(split), DensityOptions(2000), tmp_path / "journal", {})
+    assert found.num_images == 150
+    assert abs(found.negative_log_likelihood.value - exact.mean().item()) < 4 * found.monte_carlo_error + 1e-4
+    assert found.negative_log_likelihood.error == pytest.approx(exact.std().item() / 150**0.5, rel=0.02)
+    assert found.monte_carlo_error < 0.01
+    assert found.negative_elbo.value > found.negative_log_likelihood.value
+    assert found.scale == "density"
+    assert found.normalised == pytest.approx(found.negative_log_likelihood.value)
+    total = found.negative_reconstruction.value + sum(kl.value for kl in found.kl.values())
+    assert found.negative_elbo.value == pytest.approx(total)
+    assert not (tmp_path / "journal").exists()
+
+
+def test_every_image_counts_once_and_the_scale_is_told(trained_bype, tmp_path):
+    found = measured(trained_bype, tmp_path, num_samples=20)
+    assert found.num_images == 75  # four blocks of 16 and one of 11
+    assert found.scale == "unnormalised"
+    assert found.normalised == pytest.approx(found.negative_log_likelihood.value + 144 / 2 * np.log(np.pi))
+    assert found.bits_per_dimension is None
+    opened = TrainedRun.open(trained_bype)
+    x = StoreSource(opened.store().split("test")).read(np.arange(75))
+    many = importance_weighted_bound(opened.model, x, 2000).log_likelihood
+    few = measured(trained_bype, tmp_path, num_samples=2000)
+    error = (few.monte_carlo_error**2 * 2) ** 0.5
+    assert abs(few.negative_log_likelihood.value + many.mean().item()) < 4 * error
+
+
+def test_interrupted_it_goes_on_and_ends_as_if_nothing_had_happened(trained_bype, tmp_path, monkeypatch):
+    whole = measured(trained_bype, tmp_path, num_samples=30)
+    opened = TrainedRun.open(trained_bype)
+    source = StoreSource(opened.store().split("test"))
+    blocks = []
+    original = density._measure_block
+    monkeypatch.setattr(density, "_measure_block", lambda *a: (blocks.append(a[1]), original(*a))[1])
+
+    def stop(done: int, total: int) -> None:
+        if done >= 32:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure_density(opened.model, source, DensityOptions(30), tmp_path / "journal", {"step": 1}, stop)
+    with (tmp_path / "journal").open("ab") as file:
+        file.write(b'{"first": 32, "cou')  # killed while it wrote
+    again = measure_density(opened.model, source, DensityOptions(30), tmp_path / "journal", {"step": 1})
+    assert blocks == [0, 16, 32, 48, 64]
+    assert again.negative_log_likelihood == whole.negative_log_likelihood
+    assert again.kl == whole.kl
+
+
+def test_a_journal_of_something_else_is_not_believed(trained_bype, tmp_path):
+    opened = TrainedRun.open(trained_bype)
+    source = StoreSource(opened.store().split("test"))
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure_density(opened.model, source, DensityOptions(2), tmp_path / "journal", {"step": 7}, stop)
+    found = measure_density(opened.model, source, DensityOptions(30), tmp_path / "journal", {"step": 1})
+    assert found.negative_log_likelihood == measured(trained_bype, tmp_path, num_samples=30).negative_log_likelihood
+
+
+def test_far_components_are_left_out_only_within_the_bound(trained_exemplar, tmp_path, monkeypatch):
+    exact = measured(trained_exemplar, tmp_path, num_samples=200)
+    assert exact.neglected == 0
+    monkeypatch.setattr(density, "_PRUNED_COMPONENTS", 100)
+    monkeypatch.setattr(density, "_FIRST_CANDIDATES", 40)
+    monkeypatch.setattr(density, "_NEGLECTED_NATS", 3.0)
+    pruned = measured(trained_exemplar, tmp_path, num_samples=200)
+    difference = pruned.negative_log_likelihood.value - exact.negative_log_likelihood.value
+    assert 0 < pruned.neglected < 20
+    assert -1e-4 < difference <= pruned.neglected + 1e-4
+
+
+def test_lower_precision_tells_how_far_it_is_off(trained_bype, tmp_path):
+    full = measured(trained_bype, tmp_path, num_samples=50, num_images=48)
+    low = measured(trained_bype, tmp_path, num_samples=50, num_images=48, precision="bfloat16")
+    difference = low.negative_log_likelihood.value - full.negative_log_likelihood.value
+    assert difference != 0
+    assert low.precision_difference == pytest.approx(difference, abs=1e-9)
+    assert full.precision_difference is None
+
+
+def test_options_that_make_no_sense_are_refused():
+    for options in ({"num_samples": 0}, {"num_images": 0}, {"max_rows": 0}):
+        with pytest.raises(ValueError, match="at least one"):
+            DensityOptions(**options)

@@ -1,0 +1,155 @@
+"""Embeddings in parts, pseudo-points, augmentation."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from bype.data.files import FileError
+from bype.data.store import Store
+from bype.evaluation import augmentation, embedding
+from bype.evaluation.augmentation import classifier_error, export_generated
+from bype.evaluation.embedding import embed_split
+from bype.evaluation.generation import embed, generate_like
+from bype.evaluation.pseudopoints import describe_points, points_and_weights
+from bype.priors import GaussianPrior
+from bype.training.examples import StoreSource
+from bype.training.run import RunError
+from bype.training.trained import TrainedRun
+from linear_gaussian import linear_vae
+
+
+def test_embedding_in_parts_has_every_row_once(bype_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding, "PART_ROWS", 100)
+    run = TrainedRun.open(bype_run)
+    split = run.store().split("train")
+    assert embed_split(run, split, "print", tmp_path / "out") == 5  # 465 rows
+    parts = [np.load(path) for path in sorted((tmp_path / "out").glob("part-*.npz"))]
+    ids = np.concatenate([part["ids"] for part in parts])
+    assert ids.tolist() == list(range(465))
+    expected = embed(run.model, StoreSource(split).read(np.arange(465)))
+    np.testing.assert_allclose(np.concatenate([part["means"] for part in parts]), expected, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(np.concatenate([part["labels"] for part in parts]), split.labels(ids))
+
+
+def test_an_interrupted_embedding_goes_on(bype_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding, "PART_ROWS", 100)
+    run = TrainedRun.open(bype_run)
+    split = run.store().split("train")
+
+    def stop(done: int, total: int) -> None:
+        if done == 200:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        embed_split(run, split, "print", tmp_path / "out", stop)
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
+    assert len(before) == 2
+    embed_split(run, split, "print", tmp_path / "out")
+    assert len(list((tmp_path / "out").glob("part-*"))) == 5
+    assert all((tmp_path / "out" / name).stat().st_mtime_ns == time for name, time in before.items())
+    with pytest.raises(FileError, match="another model or other data"):
+        embed_split(run, split, "other", tmp_path / "out")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    with pytest.raises(FileError, match="choose another --out"):
+        embed_split(run, split, "print", tmp_path / "full")
+
+
+def test_pseudo_points_come_by_weight_with_their_nearest_examples(trained_bype):
+    run = TrainedRun.open(trained_bype)
+    coreset = run.model.prior.pseudocoreset
+    with torch.no_grad():
+        coreset.assign(coreset.points, torch.rand(20, generator=torch.Generator().manual_seed(0)).double())
+    train = run.store().split("train")
+    found = describe_points(run.model, train, 3)
+    assert np.all(np.diff(found.weights) <= 0)
+    assert found.weights.sum() == pytest.approx(465)
+    assert np.array_equal(found.points, coreset.points.numpy()[found.component])
+    assert np.allclose(found.weights, coreset.weights.numpy()[found.component])
+    means = embed(run.model, StoreSource(train).read(np.arange(465))).numpy()
+    latents = embed(run.model, torch.from_numpy(found.points)).numpy()
+    distance = np.square(latents[:, None] - means).sum(2)
+    nearest = np.sort(distance, axis=1)[:, :15]
+    np.testing.assert_allclose(np.take_along_axis(distance, found.neighbours, 1), nearest, rtol=1e-3, atol=1e-5)
+    labels = train.labels(found.neighbours.reshape(-1)).reshape(20, 15)
+    for k in range(3):
+        np.testing.assert_allclose(found.label_mix[:, k], (labels == k).mean(1))
+    assert found.effective_number == pytest.approx(465**2 / np.square(found.weights).sum())
+
+
+def test_runs_without_pseudo_points_say_so(trained_gaussian):
+    with pytest.raises(RunError, match="no pseudo-points"):
+        points_and_weights(TrainedRun.open(trained_gaussian).model)
+
+
+def test_each_generated_example_has_the_variance_of_its_own_posterior():
+    """The authors' program gave the first image's variance to the whole batch."""
+    model = linear_vae(GaussianPrior(2), 0.0)
+    with torch.no_grad():
+        # The encoder's variance now depends on x, by a factor of 100 between two examples.
+        encoder = model.encoder
+
+        class Varying(torch.nn.Module):
+            def forward(self, x):
+                mean, log_variance = encoder(x)
+                return mean, log_variance + x[:, :1] * np.log(10)
+
+        model.encoder = Varying()
+    x = torch.tensor([[0.0] * 5, [2.0, 0, 0, 0, 0]], dtype=torch.float64)
+    copies = x.repeat_interleave(4000, 0)
+    made = generate_like(model, copies, "posterior", generator=torch.Generator().manual_seed(0))
+    spread = [made[:4000].std(0), made[4000:].std(0)]
+    ratio = (spread[1] / spread[0]).numpy()
+    assert np.allclose(ratio[np.isfinite(ratio)], 10, rtol=0.1)
+    with pytest.raises(ValueError, match="draw from the posterior"):
+        generate_like(model, x, "prior")
+
+
+def test_the_way_through_the_prior_draws_from_the_component_around_the_example(trained_bype):
+    run = TrainedRun.open(trained_bype)
+    x = StoreSource(run.store().split("test")).read(np.arange(1))
+    drawn = []
+    original = run.model.decode
+    run.model.decode = lambda top, **options: (drawn.append(top), original(top, **options))[1]
+    generate_like(run.model, x.expand(3000, 1, 12, 12), "prior", generator=torch.Generator().manual_seed(0))
+    top = torch.cat(drawn)
+    mean, spread = run.model.encode(x).mean[0], (0.5 * run.model.prior.log_variance).exp().item()
+    for d in range(4):
+        assert stats.kstest(top[:, d].numpy(), stats.norm(mean[d].item(), spread).cdf).pvalue > 1e-3
+
+
+def test_a_classifier_learns_with_and_without_generated_examples(trained_bype, monkeypatch):
+    run = TrainedRun.open(trained_bype)
+    store = run.store()
+    calls = []
+    original = augmentation.generate_like
+    monkeypatch.setattr(augmentation, "generate_like", lambda *a, **k: (calls.append(a[2]), original(*a, **k))[1])
+    real = classifier_error(run, store, "prior", 1.0, epochs=10)
+    assert calls == []
+    mixed = classifier_error(run, store, "prior", 0.4, epochs=10)
+    assert set(calls) == {"prior"}
+    assert real < 20
+    assert mixed < 30
+    assert classifier_error(run, store, "prior", 0.4, epochs=10) == mixed
+
+
+def test_classifiers_need_labels(trained_gaussian):
+    run = TrainedRun.open(trained_gaussian)
+    with pytest.raises(RunError, match="no labels"):
+        classifier_error(run, run.store(), "posterior", 0.5)
+
+
+def test_generated_examples_become_a_store_with_their_labels(trained_bype, tmp_path):
+    run = TrainedRun.open(trained_bype)
+    store = run.store()
+    manifest = export_generated(run, store, "posterior", tmp_path / "made")
+    made = Store(tmp_path / "made")
+    made.verify()
+    rows = np.arange(465)
+    assert manifest.classes == store.manifest.classes
+    assert np.array_equal(made.split("train").labels(rows), store.split("train").labels(rows))
+    real, new = store.split("train").read(rows).astype(float), made.split("train").read(rows).astype(float)
+    mine = np.square(real - new).mean()
+    others = np.square(real - np.roll(new, 1, axis=0)).mean()
+    assert mine < 0.5 * others  # each is like its own example

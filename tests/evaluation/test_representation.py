@@ -1,0 +1,122 @@
+"""What latent means know, against scikit-learn and closed forms."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+
+from bype.distributions import DiagonalNormal, StandardNormal
+from bype.evaluation.aggregate import active_units, prior_gap
+from bype.evaluation.evaluate import evaluate
+from bype.evaluation.records import read_results
+from bype.evaluation.representation import NEIGHBOUR_COUNTS, knn_accuracy, probe_accuracy, tsne
+from bype.evaluation.rows import encode_rows, spread_rows
+from bype.training.trained import TrainedRun
+
+
+def test_knn_is_that_of_scikit_learn():
+    generator = np.random.default_rng(0)
+    references = generator.integers(0, 5, (500, 3)).astype(np.float32)  # a grid: votes and distances often tie
+    references += 1e-3 * generator.normal(size=references.shape).astype(np.float32)
+    queries = generator.normal(2, 1.5, (333, 3)).astype(np.float32)
+    labels, truth = generator.integers(0, 4, 500), generator.integers(0, 4, 333)
+    found = knn_accuracy(references, labels, queries, truth)
+    assert list(found) == [str(k) for k in NEIGHBOUR_COUNTS]
+    for count in NEIGHBOUR_COUNTS:
+        expected = KNeighborsClassifier(count, algorithm="brute").fit(references, labels).score(queries, truth)
+        assert found[str(count)] == pytest.approx(expected, abs=1e-12)
+
+
+def test_knn_with_few_references():
+    means = np.eye(4, dtype=np.float32)
+    assert list(knn_accuracy(means, np.arange(4), means, np.arange(4))) == ["3"]
+    assert knn_accuracy(means[:2], np.arange(2), means, np.arange(4)) == {}
+
+
+def test_an_evaluation_reports_the_knn_accuracy_of_its_means(bype_run, labelled_store):
+    run = TrainedRun.open(bype_run)
+    found = evaluate(run, "test").representation
+    store = run.store()
+    means, labels = [], []
+    for name in ("train", "validation", "test"):
+        split = store.split(name)
+        rows = np.arange(len(split))
+        means.append(encode_rows(run.model, split, rows).mean.numpy())
+        labels.append(split.labels(rows))
+    known, known_labels = np.concatenate(means[:2]), np.concatenate(labels[:2])
+    for count in NEIGHBOUR_COUNTS:
+        expected = KNeighborsClassifier(count, algorithm="brute").fit(known, known_labels).score(means[2], labels[2])
+        assert found.knn_accuracy[str(count)] == pytest.approx(expected, abs=1e-12)
+    assert (found.num_queries, found.num_references) == (75, 525)
+    assert found.probe_accuracy > 0.6
+    assert max(found.knn_accuracy.values()) > 0.8  # three kinds of image: it must have learned something
+
+
+def test_a_split_that_is_among_the_references_is_not_its_own_neighbour(bype_run):
+    found = evaluate(TrainedRun.open(bype_run), "validation", with_map=False)
+    assert found.representation.num_references == 465
+    assert read_results(bype_run).find(found.fingerprint, "validation") == found
+
+
+def test_probe_and_map():
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, 400)
+    means = generator.normal(size=(400, 5)) + 8 * labels[:, None]
+    assert probe_accuracy(means[:300], labels[:300], means[300:], labels[300:]) == 1.0
+    assert probe_accuracy(means[:3], np.zeros(3, dtype=int), means[300:], labels[300:]) == (labels[300:] == 0).mean()
+    placed = tsne(means[:60])
+    assert placed.shape == (60, 2)
+    centres = [placed[labels[:60] == k].mean(0) for k in (0, 1)]
+    spread = placed[labels[:60] == 0].std()
+    assert np.linalg.norm(centres[0] - centres[1]) > spread
+    with pytest.raises(ValueError, match="at least five"):
+        tsne(means[:4])
+
+
+def test_rows_are_spread_evenly():
+    assert spread_rows(5, 10).tolist() == [0, 1, 2, 3, 4]
+    chosen = spread_rows(1_000_001, 11)
+    assert chosen.tolist() == list(range(0, 1_000_001, 100_000))
+
+
+@pytest.mark.parametrize("among_references", [True, False])
+def test_prior_gap_against_its_closed_form(among_references):
+    """x ~ N(0, 1), q(z | x) = N(a x, s^2): the aggregate is N(0, a^2 + s^2), in three dimensions."""
+    generator = torch.Generator().manual_seed(0)
+    a, s = 0.8, 0.7
+    x = torch.randn(4000, 3, generator=generator).double()
+    fresh = torch.randn(4000, 3, generator=generator).double()
+    queries = DiagonalNormal(a * x, torch.full_like(x, 2 * math.log(s)))
+    members = x if among_references else fresh
+    references = DiagonalNormal(a * members, torch.full_like(x, 2 * math.log(s)))
+    own = torch.arange(4000) if among_references else torch.full((4000,), -1)
+    found = prior_gap(queries, references, own, StandardNormal(torch.zeros(3).double()), generator=generator)
+    total = a * a + s * s
+    gap = 3 * 0.5 * (total - 1 - math.log(total))
+    kl = 3 * 0.5 * (total - 1 - math.log(s * s))
+    assert abs(found.kl.value - kl) < 4 * found.kl.error
+    assert found.smallest_gap.value - 4 * found.smallest_gap.error < gap
+    assert found.largest_gap.value + 4 * found.largest_gap.error > gap
+    assert found.smallest_gap.value < found.largest_gap.value
+    assert found.largest_gap.value - found.smallest_gap.value < 0.1  # so many references leave little doubt
+    assert (found.num_images, found.num_references) == (4000, 4000)
+
+
+def test_active_units_are_those_that_vary():
+    means = torch.randn(1000, 3) * torch.tensor([1.0, 0.2, 0.05]) + 5
+    found = active_units(means)
+    assert (found.num_active, found.num_units) == (2, 3)
+
+
+def test_an_evaluation_keeps_what_it_does_not_measure_again(bype_run):
+    from bype.evaluation.density import DensityOptions
+
+    run = TrainedRun.open(bype_run)
+    first = evaluate(run, "test", density=DensityOptions(10))
+    second = evaluate(run, "test", with_map=False)
+    assert second.density == first.density
+    assert second.map == first.map
+    assert len(first.map.x) == 75
+    assert first.map.labels == run.store().split("test").labels(np.array(first.map.rows)).tolist()

@@ -1,0 +1,249 @@
+"""The page: whole whatever is missing, safe whatever the names, and its pictures show what they say."""
+
+import base64
+import io
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bype.cli import main
+from bype.evaluation.density import DensityOptions
+from bype.evaluation.evaluate import evaluate
+from bype.evaluation.generation import interpolate, reconstruct
+from bype.pictures import grid, plate, to_bytes
+from bype.report.charts import Series, histogram, line_chart, scatter, ticks
+from bype.report.contents import gather
+from bype.report.markup import element
+from bype.report.page import render
+from bype.training.examples import StoreSource
+from bype.training.trained import TrainedRun
+
+VOID = {"meta", "img"}
+
+
+class Checker(HTMLParser):
+    """Follows the nesting of elements and collects what matters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def checked(page: str) -> Checker:
+    """Parse a page that must be well nested, ask nothing of the world and run nothing."""
+    checker = Checker()
+    checker.feed(page)
+    assert checker.open == []
+    for tag, attributes in checker.tags:
+        assert tag not in {"script", "link", "iframe", "object", "embed", "form", "base"}
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("src", "href"):
+            assert (attributes.get(name) or "data:image/png").startswith("data:image/png")
+    policy = next(a["content"] for t, a in checker.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in policy
+    assert not re.search(r"https?://|url\(|@import", page)
+    return checker
+
+
+def headings(checker: Checker) -> list[str]:
+    wanted = {"In numbers", "Training", "Samples", "More of the same kind", "Pseudocoreset", "Reconstructions",
+              "Interpolations", "Features", "Map", "Nearest neighbours", "Augmentation"}  # fmt: skip
+    return [text for text in checker.texts if text in wanted]
+
+
+def pictures(page: str) -> dict[str, np.ndarray]:
+    found = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)"', page)
+    return {alt: np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))) for data, alt in found}
+
+
+def tile(sheet: np.ndarray, line: int, column: int, size: int = 12) -> np.ndarray:
+    return sheet[line * (size + 2) :, column * (size + 2) :][:size, :size]
+
+
+@pytest.fixture
+def evaluated(bype_run: Path) -> Path:
+    evaluate(TrainedRun.open(bype_run), "test", density=DensityOptions(20))
+    return bype_run
+
+
+def test_the_page_of_one_run_has_every_part(evaluated):
+    page = render([gather(evaluated, "first")])
+    checker = checked(page)
+    assert headings(checker) == [
+        "In numbers", "Training", "Samples", "More of the same kind", "Pseudocoreset", "Reconstructions",
+        "Interpolations", "Map", "Nearest neighbours",
+    ]  # fmt: skip
+    text = " ".join(checker.texts)
+    assert "pseudocoreset of 20 points, updated by psvi" in text
+    assert "the paper's scale, not normalised" in text
+    assert "75 examples, 20 draws each" in text
+
+
+def test_pictures_show_the_right_images_in_the_right_order(evaluated):
+    run = TrainedRun.open(evaluated)
+    contents = gather(evaluated, "first")
+    shown = pictures(render([contents]))
+    test = run.store().split("test")
+    x = StoreSource(test).read(np.arange(30))
+    made = to_bytes(reconstruct(run.model, x).numpy())
+    sheet = shown["Reconstructions, first"]
+    for k in (0, 9, 10, 29):
+        line, column = divmod(k, 10)
+        assert np.array_equal(tile(sheet, 2 * line, column), test.read(np.array([k]))[0, 0])
+        assert np.array_equal(tile(sheet, 2 * line + 1, column), made[k, 0])
+    ways = shown["Interpolations, first"]
+    second = to_bytes(interpolate(run.model, x[2], x[3], 10).numpy())
+    for column in (0, 4, 9):
+        assert np.array_equal(tile(ways, 1, column), second[column, 0])
+    points = contents.points
+    coreset = shown["Pseudo-points, first"]
+    for k in (0, 9, 10, 19):
+        assert np.array_equal(tile(coreset, *divmod(k, 10)), to_bytes(points.points[k])[0])
+    nearest, train = shown["Nearest examples, first"], run.store().split("train")
+    for line in (0, 5):
+        assert np.array_equal(tile(nearest, line, 0), to_bytes(points.points[line])[0])
+        for column in (1, 9):
+            row = points.neighbours[line, column - 1]
+            assert np.array_equal(tile(nearest, line, column), train.read(np.array([row]))[0, 0])
+    # Each line of a plate comes from one component, so it varies less than samples do.
+    lines = np.stack([[tile(shown["More of the same kind, first"], a, b) for b in range(10)] for a in range(6)])
+    assert lines.std(1).mean() < 0.9 * lines.reshape(60, 12, 12).std(0).mean()
+
+
+def test_names_from_data_are_escaped(trained_features, tmp_path):
+    run = Path(shutil.copytree(trained_features, tmp_path / "<script>alert(1)"))
+    config = json.loads((run / "config.json").read_text())
+    config["data"]["classes"] = ["<img src=x onerror=alert(1)>", '"quoted" & low']
+    config["data"]["source"] = "</style><script>"
+    (run / "config.json").write_text(json.dumps(config))
+    evaluate(TrainedRun.open(run), "test", density=DensityOptions(5))
+    page = render([gather(run, run.name)])
+    checker = checked(page)
+    assert "<img src=x" not in page
+    assert "<script>" not in page
+    assert "<b>depth</b>" in checker.texts  # as text, not as an element
+    assert any("<script>alert(1)" in text for text in checker.texts)
+    assert "Features" in headings(checker)
+    assert "Samples" not in headings(checker)
+    assert pictures(page) == {}
+
+
+def test_without_labels_pseudocoreset_or_evaluation_the_page_is_whole(trained_gaussian, tmp_path):
+    run = Path(shutil.copytree(trained_gaussian, tmp_path / "plain"))
+    page = render([gather(run, "plain")])
+    assert headings(checked(page)) == ["In numbers", "Training", "Samples", "Reconstructions", "Interpolations"]
+    assert "There is no evaluation yet" in page
+    evaluate(TrainedRun.open(run), "test", density=DensityOptions(5))
+    found = headings(checked(render([gather(run, "plain")])))
+    assert "Map" in found
+    assert "Nearest neighbours" not in found
+
+
+def test_without_its_data_the_page_shows_what_the_model_alone_can(evaluated):
+    config = json.loads((evaluated / "config.json").read_text())
+    config["data"]["store"] = "/nowhere/at/all"
+    (evaluated / "config.json").write_text(json.dumps(config))
+    page = render([gather(evaluated, "lost")])
+    assert headings(checked(page)) == [
+        "In numbers", "Training", "Samples", "More of the same kind", "Map", "Nearest neighbours",
+    ]  # fmt: skip
+    assert "The data are not at hand" in page
+
+
+def test_several_runs_stand_side_by_side(evaluated, trained_gaussian, trained_exemplar):
+    runs = [gather(evaluated, "a"), gather(trained_gaussian, "b"), gather(trained_exemplar, "c")]
+    checker = checked(render(runs))
+    assert "3 runs side by side" in checker.texts
+    assert {"Samples, a", "Samples, b", "Samples, c"} <= set(pictures(render(runs)))
+    assert [text for text in checker.texts if text in "abc"].count("b") >= 2
+
+
+def test_an_evaluation_of_an_older_model_is_not_shown(evaluated):
+    path = evaluated / "evaluation.json"
+    fields = json.loads(path.read_text())
+    fields["evaluations"][0]["step"] -= 1
+    path.write_text(json.dumps(fields))
+    assert "There is no evaluation of this model yet" in render([gather(evaluated, "a")])
+
+
+def test_plates_lay_out_what_they_are_given():
+    images = np.arange(5, dtype=np.uint8)[:, None, None, None] * np.ones((5, 1, 3, 4), dtype=np.uint8)
+    sheet = np.asarray(grid(images, 3))
+    assert sheet.shape == (2 * 5 - 2, 3 * 6 - 2)
+    for k in range(5):
+        line, column = divmod(k, 3)
+        assert (sheet[line * 5 : line * 5 + 3, column * 6 : column * 6 + 4] == k).all()
+    assert (sheet[3:5] == 255).all()
+    colour = np.zeros((1, 3, 2, 2), dtype=np.uint8)
+    colour[0, 1] = 9
+    assert np.asarray(plate([colour])).tolist() == [[[0, 9, 0]] * 2] * 2
+
+
+def test_charts_put_values_where_they_belong():
+    chart = line_chart(
+        [Series("a", [0, 10], [1.0, 3.0])], title="t", x_label="x", y_label="y", marks=[5], x_ticks=[0, 5, 10]
+    )
+    ((x0, y0), (x1, y1)) = [
+        tuple(map(float, point.split(","))) for point in re.search(r'points="([^"]+)"', chart)[1].split()
+    ]
+    assert (x0, x1) == (56, 408)
+    assert y0 > y1  # larger is higher
+    mark = float(re.search(r'd="M([0-9.]+) ', chart)[1])
+    assert mark == pytest.approx((x0 + x1) / 2)
+    assert ticks(0.93, 1.02) == [0.94, 0.96, 0.98, 1, 1.02]
+    assert ticks(-3, 3, 3) == [-2, 0, 2]
+    bars = re.findall(r"<rect", histogram([1.0, 1.0, 5.0], title="t", x_label="x", y_label="y"))
+    assert len(bars) == 2
+    assert "<rect" in histogram([2.0] * 5, title="t", x_label="x", y_label="y")
+    cloud = scatter([0.0, 1.0, 2.0], [0.0, 1.0, 0.0], [0, 1, 1], title="t")
+    assert re.findall(r'class="cloud few (c\d)"', cloud) == ["c0", "c1"]
+    assert [path.count("M") for path in re.findall(r'd="([^"]+)"', cloud)] == [1, 2]
+
+
+def test_a_steep_start_does_not_hide_the_rest():
+    values = [1000.0, 400.0, *np.linspace(30, 20, 30)]
+    chart = line_chart([Series("a", list(range(32)), values)], title="t", x_label="x", y_label="y")
+    last, tenth = (
+        float(point.split(",")[1]) for point in np.array(re.search(r'points="([^"]+)"', chart)[1].split())[[31, 10]]
+    )
+    assert last - tenth > 80  # ten nats fill a good part of the height
+
+
+def test_elements_escape_texts_and_attributes():
+    assert element("a", "<&>", title='"x"') == '<a title="&quot;x&quot;">&lt;&amp;&gt;</a>'
+
+
+def test_the_command_writes_a_page(evaluated, tmp_path, capsys):
+    out = tmp_path / "page.html"
+    assert main(["report", str(evaluated), "--out", str(out)]) == 0
+    checked(out.read_text())
+    assert "open it in a browser" in capsys.readouterr().out
+    assert main(["report", str(evaluated), "--out", str(tmp_path / "page.pdf")]) == 1
+    assert "ends in .html" in capsys.readouterr().err
+    assert main(["report", "--out", str(out)]) == 1
+
+
+def test_samples_on_the_page_do_not_change_from_call_to_call(evaluated):
+    first, second = (pictures(render([gather(evaluated, "a")])) for _ in range(2))
+    assert np.array_equal(first["Samples, a"], second["Samples, a"])
+    assert torch.is_grad_enabled()
