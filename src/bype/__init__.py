@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bype.coreset import PSVI, InverseTimeSteps, RestartedAdam
+    from bype.coreset import PSVI, ELBOAscent, InverseTimeSteps, RestartedAdam
     from bype.evaluation.generation import embed, interpolate, reconstruct, sample
     from bype.likelihoods import Bernoulli, DiscretisedLogistic, FixedGaussian, LearnedGaussian, SquaredError
     from bype.models import VAE, HierarchicalVAE, conv_hvae, mlp_hvae, mlp_vae, residual_vae
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bype.priors import (
         ExemplarPrior,
         GaussianPrior,
+        JointPseudocoresetPrior,
         NearestExemplarPrior,
         Pseudocoreset,
         PseudocoresetPrior,
@@ -23,7 +24,7 @@ __version__ = "0.1.0.dev0"
 
 # Names are imported when they are first used, so that the command line answers without loading torch.
 _HOMES = {
-    "bype.coreset": ("PSVI", "InverseTimeSteps", "RestartedAdam"),
+    "bype.coreset": ("PSVI", "ELBOAscent", "InverseTimeSteps", "RestartedAdam"),
     "bype.evaluation.generation": ("embed", "interpolate", "reconstruct", "sample"),
     "bype.likelihoods": ("Bernoulli", "DiscretisedLogistic", "FixedGaussian", "LearnedGaussian", "SquaredError"),
     "bype.models": ("VAE", "HierarchicalVAE", "conv_hvae", "mlp_hvae", "mlp_vae", "residual_vae"),
@@ -31,6 +32,7 @@ _HOMES = {
     "bype.priors": (
         "ExemplarPrior",
         "GaussianPrior",
+        "JointPseudocoresetPrior",
         "NearestExemplarPrior",
         "Pseudocoreset",
         "PseudocoresetPrior",
@@ -46,11 +48,13 @@ __all__ = [
     "VAE",
     "Bernoulli",
     "DiscretisedLogistic",
+    "ELBOAscent",
     "ExemplarPrior",
     "FixedGaussian",
     "GaussianPrior",
     "HierarchicalVAE",
     "InverseTimeSteps",
+    "JointPseudocoresetPrior",
     "LearnedGaussian",
     "NearestExemplarPrior",
     "Pseudocoreset",

@@ -9,6 +9,7 @@ from bype.distributions import DiagonalNormal
 from bype.priors import (
     ExemplarPrior,
     GaussianPrior,
+    JointPseudocoresetPrior,
     NearestExemplarPrior,
     Prior,
     Pseudocoreset,
@@ -45,6 +46,7 @@ PRIORS = {
     "Exemplar": lambda: ExemplarPrior(TensorSource(EXAMPLES), num_exemplars=10),
     "Exemplar, nearest": lambda: NearestExemplarPrior(TensorSource(EXAMPLES), 20, LATENT_DIM, num_neighbours=3),
     "pseudocoreset": pseudocoreset_prior,
+    "pseudocoreset, joint": lambda: JointPseudocoresetPrior(pseudocoreset_prior().pseudocoreset),
 }
 
 

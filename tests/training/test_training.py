@@ -18,6 +18,7 @@ from bype.data.files import write_synced
 from bype.data.order import Order
 from bype.data.prepare import prepare
 from bype.data.store import Store
+from bype.evaluation.pseudopoints import points_and_weights
 from bype.models import mlp_vae
 from bype.objective import ELBO
 from bype.priors import GaussianPrior
@@ -29,6 +30,7 @@ from bype.training.loop import train
 from bype.training.optimizer import NormalisedAdam, normalise_
 from bype.training.progress import Display
 from bype.training.run import RunDirectory, RunError, read_config
+from bype.training.trained import TrainedRun
 from training_process import command, finish
 
 TINY = TrainingConfig(
@@ -428,3 +430,50 @@ def test_without_tensorboard_training_goes_on(store, tmp_path, monkeypatch):
     monkeypatch.setattr("bype.training.board.importlib.util.find_spec", lambda name: None)
     train(TINY, store, tmp_path / "run")
     assert not (tmp_path / "run" / "tensorboard").exists()
+
+
+@pytest.mark.parametrize("update", ["elbo", "joint"])
+def test_other_rules_train_and_go_on_to_the_bit(store, tmp_path, update):
+    config = replace(update=update, update_steps=3, update_batch=40, update_step_size=0.02, length="3 epochs")
+    train(config, store, tmp_path / "whole")
+    for name in ("checkpoints", "best"):
+        assert (tmp_path / "whole" / name).exists()
+    train(replace(**{**config.to_fields(), "length": "2 epochs"}), store, tmp_path / "parts")
+    path = tmp_path / "parts" / "config.json"
+    path.write_text(path.read_text().replace('"2 epochs"', '"3 epochs"'))
+    train(config, store, tmp_path / "parts")
+    whole, parts = (
+        CheckpointFolder(tmp_path / name / "checkpoints", 2).load_newest(pytest.fail, 2**20)
+        for name in ("whole", "parts")
+    )
+    for tensors, others in ((whole.model, parts.model), (whole.training, parts.training)):
+        assert tensors.keys() == others.keys()
+        assert all(torch.equal(tensors[name], others[name]) for name in tensors)
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
+    updates = [line["update"] for line in metrics(tmp_path / "whole") if "update" in line]
+    assert len(updates) == (3 if update == "elbo" else 0)
+    opened = TrainedRun.open(tmp_path / "whole")
+    points, probabilities, total = points_and_weights(opened.model)
+    assert (len(points), total) == (10, 210)
+    assert probabilities.sum().item() == pytest.approx(1)
+
+
+def test_an_ascent_that_validation_does_not_confirm_is_taken_back(store, tmp_path):
+    train(replace(update="elbo", update_steps=20, update_step_size=30.0, length="1 epoch"), store, tmp_path / "far")
+    (update,) = [line["update"] for line in metrics(tmp_path / "far") if "update" in line]
+    assert update["kl_after"] > update["kl_before"]
+    assert update["taken_back"] == 1
+    train(replace(update="frozen", length="1 epoch"), store, tmp_path / "frozen")
+    far, frozen = (
+        CheckpointFolder(tmp_path / name / "checkpoints", 2).load_newest(pytest.fail, 2**20)
+        for name in ("far", "frozen")
+    )
+    assert torch.equal(far.model["prior.pseudocoreset.points"], frozen.model["prior.pseudocoreset.points"])
+
+
+def test_an_ascent_improves_the_prior_on_validation(store, tmp_path):
+    train(replace(update="elbo", update_steps=40, update_batch=210, update_step_size=0.02), store, tmp_path / "run")
+    for line in metrics(tmp_path / "run"):
+        if "update" in line:
+            assert line["update"]["kl_after"] < line["update"]["kl_before"]
+            assert "taken_back" not in line["update"]

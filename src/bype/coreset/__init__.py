@@ -1,5 +1,6 @@
 """Rules that update a pseudocoreset. Its points and weights stay with the prior."""
 
+from bype.coreset.elbo import ELBOAscent
 from bype.coreset.psvi import PSVI, Centring, PSVIGradient, psvi_gradient
 from bype.coreset.scores import LinearScores, PairwiseScores, Scores, scores_of
 from bype.coreset.steps import InverseTimeSteps, RestartedAdam, Steps
@@ -7,6 +8,7 @@ from bype.coreset.steps import InverseTimeSteps, RestartedAdam, Steps
 __all__ = [
     "PSVI",
     "Centring",
+    "ELBOAscent",
     "InverseTimeSteps",
     "LinearScores",
     "PSVIGradient",

@@ -10,11 +10,11 @@ from enum import Enum
 import torch
 from torch import Tensor, nn
 
+from bype.coreset.prior import pseudocoreset_prior_of
 from bype.coreset.scores import Scores, scores_of
 from bype.coreset.steps import Steps
 from bype.distributions import Randomness
 from bype.models.base import LatentModel
-from bype.priors.pseudocoreset import Pseudocoreset, PseudocoresetPrior
 
 
 class Centring(Enum):
@@ -103,18 +103,22 @@ class PSVI(nn.Module):
         self.num_samples = num_samples
         self.centring = centring
 
+    def start_update(self) -> None:
+        """Begin an update, which takes one step or many."""
+        self.steps.start_update()
+
     def update(self, model: LatentModel, batches: Iterable[Tensor], *, generator: Randomness = None) -> list[float]:
         """Take one gradient step for each batch of training examples, and return J before each.
 
         One batch is Algorithm 2 as printed; a pass over the training set is what the authors ran.
         """
-        self.steps.start_update()
+        self.start_update()
         return [self.step(model, x, generator=generator) for x in batches]
 
     @torch.no_grad()
     def step(self, model: LatentModel, x: Tensor, *, generator: Randomness = None) -> float:
         """Take one gradient step with a batch of training examples, and return J before it."""
-        pseudocoreset = pseudocoreset_of(model)
+        pseudocoreset = pseudocoreset_prior_of(model).pseudocoreset
         num_samples = len(pseudocoreset) if self.num_samples is None else self.num_samples
         if num_samples < 2:
             raise ValueError(f"a step needs at least 2 draws to centre over, not {num_samples}: pass num_samples")
@@ -130,10 +134,3 @@ class PSVI(nn.Module):
         point_step, weight_step = self.steps(gradient.points, gradient.weights)
         pseudocoreset.assign(model.unflatten(points + point_step), (weights + weight_step).clamp_min(0))
         return gradient.objective
-
-
-def pseudocoreset_of(model: LatentModel) -> Pseudocoreset:
-    """Return the pseudocoreset of a model's prior, or say that it has none."""
-    if not isinstance(model.prior, PseudocoresetPrior):
-        raise ValueError(f"{type(model.prior).__name__} has no pseudocoreset to update; use PseudocoresetPrior")
-    return model.prior.pseudocoreset

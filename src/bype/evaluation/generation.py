@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bype.distributions import DiagonalNormal, Distribution, NormalMixture, Randomness
 from bype.models.base import LatentModel
-from bype.priors import ExemplarPrior, PseudocoresetPrior
+from bype.priors import ExemplarPrior, JointPseudocoresetPrior, PseudocoresetPrior
 
 _CHUNK_ROWS = 512
 
@@ -59,11 +59,13 @@ def sample(
 
 
 Way = Literal["posterior", "prior"]
+_AROUND_EXAMPLES = PseudocoresetPrior | JointPseudocoresetPrior | ExemplarPrior
+"""Priors with one variance around the latent mean of an example."""
 
 
 def default_way(model: LatentModel) -> Way:
     """Return how to generate around an example: from the prior's component around it, where the prior has such."""
-    return "prior" if isinstance(model.prior, PseudocoresetPrior | ExemplarPrior) else "posterior"
+    return "prior" if isinstance(model.prior, _AROUND_EXAMPLES) else "posterior"
 
 
 @torch.no_grad()
@@ -80,7 +82,7 @@ def generate_like(model: LatentModel, x: Tensor, way: Way, *, generator: Randomn
     generator
         For the draws.
     """
-    if way == "prior" and not isinstance(model.prior, PseudocoresetPrior | ExemplarPrior):
+    if way == "prior" and not isinstance(model.prior, _AROUND_EXAMPLES):
         raise ValueError(f"{type(model.prior).__name__} has no components around examples; draw from the posterior")
 
     def made(rows: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from sklearn.neighbors import NearestNeighbors
 from bype.data.store import Split
 from bype.evaluation.rows import encode_rows, spread_rows
 from bype.models.base import LatentModel
-from bype.priors import PseudocoresetPrior, VampPrior
+from bype.priors import JointPseudocoresetPrior, Pseudocoreset, PseudocoresetPrior, VampPrior
 from bype.priors.base import encode_points
 from bype.training.run import RunError
 
@@ -41,8 +41,12 @@ class PseudoPoints:
 
 def points_and_weights(model: LatentModel) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Return a prior's points, their probabilities in float64, and how many examples they stand for."""
+    coreset: Pseudocoreset | None = None
     if isinstance(model.prior, PseudocoresetPrior):
         coreset = model.prior.pseudocoreset
+    elif isinstance(model.prior, JointPseudocoresetPrior):
+        coreset = model.prior.as_pseudocoreset()
+    if coreset is not None:
         return coreset.points, coreset.probabilities, coreset.total
     if isinstance(model.prior, VampPrior):
         count = len(model.prior.pseudo_inputs)

@@ -3,7 +3,7 @@
 from bype.priors.base import Encode, ExampleSource, Prior, TensorSource, TrainingBatch
 from bype.priors.exemplar import ExemplarPrior, NearestExemplarPrior
 from bype.priors.gaussian import GaussianPrior
-from bype.priors.pseudocoreset import Pseudocoreset, PseudocoresetPrior, project_to_simplex
+from bype.priors.pseudocoreset import JointPseudocoresetPrior, Pseudocoreset, PseudocoresetPrior, project_to_simplex
 from bype.priors.vamp import VampPrior
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "ExampleSource",
     "ExemplarPrior",
     "GaussianPrior",
+    "JointPseudocoresetPrior",
     "NearestExemplarPrior",
     "Prior",
     "Pseudocoreset",

@@ -166,3 +166,35 @@ class PseudocoresetPrior(Prior):
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
         means = encode_points(encode, self.pseudocoreset.points).mean
         return NormalMixture(means, self.log_variance, self.pseudocoreset.probabilities.log())
+
+
+class JointPseudocoresetPrior(Prior):
+    """The same mixture with points and weights that are parameters: backpropagation moves them at every step.
+
+    It is a weighted VampPrior with one variance shared by all components, and the control that an update rule has to
+    beat. Points are clamped into the data's range in the forward pass, which leaves no gradient outside.
+
+    Parameters
+    ----------
+    start
+        Where points and weights start.
+    """
+
+    def __init__(self, start: Pseudocoreset) -> None:
+        super().__init__()
+        self.data_range = start.data_range
+        self.total = start.total
+        self.points = nn.Parameter(start.points.clone())
+        self.logits = nn.Parameter(start.probabilities.log().to(start.points.dtype))
+        self.log_variance = nn.Parameter(torch.randn(()))
+
+    def as_pseudocoreset(self) -> Pseudocoreset:
+        """Return points and weights as they are now."""
+        points, probabilities = self._points().detach(), self.logits.detach().double().softmax(0)
+        return Pseudocoreset(points, self.total, probabilities * self.total, self.data_range)
+
+    def _points(self) -> Tensor:
+        return self.points if self.data_range is None else self.points.clamp(*self.data_range)
+
+    def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
+        return NormalMixture(encode_points(encode, self._points()).mean, self.log_variance, self.logits)

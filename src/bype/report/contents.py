@@ -15,7 +15,7 @@ from bype.evaluation.evaluate import default_split
 from bype.evaluation.pseudopoints import PseudoPoints, describe_points
 from bype.evaluation.records import ClassifierError, Evaluation, read_results
 from bype.pictures import is_picture, plate, to_bytes
-from bype.priors import GaussianPrior, PseudocoresetPrior, VampPrior
+from bype.priors import GaussianPrior, JointPseudocoresetPrior, PseudocoresetPrior, VampPrior
 from bype.training.config import TrainingConfig
 from bype.training.examples import StoreSource
 from bype.training.identity import DataIdentity
@@ -82,7 +82,7 @@ def gather(folder: Path, name: str, seed: int = 0) -> RunContents:
         _add_pictures(contents, run, store, generator)
     elif store is not None:
         contents.features = _feature_summary(run, store, generator)
-    has_points = isinstance(run.model.prior, PseudocoresetPrior | VampPrior)
+    has_points = isinstance(run.model.prior, PseudocoresetPrior | JointPseudocoresetPrior | VampPrior)
     if store is not None and has_points:
         contents.points = describe_points(run.model, store.split("train"), len(run.data.classes))
         if is_picture(run.data.shape):

@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from bype.coreset import PSVI, Centring, InverseTimeSteps, RestartedAdam
+from bype.coreset import PSVI, Centring, ELBOAscent, InverseTimeSteps, RestartedAdam
 from bype.likelihoods import (
     PIXEL_RANGE,
     Bernoulli,
@@ -20,6 +20,7 @@ from bype.priors import (
     ExampleSource,
     ExemplarPrior,
     GaussianPrior,
+    JointPseudocoresetPrior,
     NearestExemplarPrior,
     Prior,
     Pseudocoreset,
@@ -109,18 +110,27 @@ def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: Example
             return ExemplarPrior(source, config.components)
         case "bype":
             data_range = data_range if config.clamp_points else None
-            return PseudocoresetPrior(
-                Pseudocoreset.from_source(source, config.components, data_range, generator=generator)
+            pseudocoreset = Pseudocoreset.from_source(source, config.components, data_range, generator=generator)
+            return (
+                JointPseudocoresetPrior(pseudocoreset)
+                if config.update == "joint"
+                else PseudocoresetPrior(pseudocoreset)
             )
 
 
-def build_rule(config: TrainingConfig, model: LatentModel) -> PSVI | None:
-    """Return the rule that updates the pseudocoreset, if there is one to update."""
-    if not isinstance(model.prior, PseudocoresetPrior) or config.update == "frozen":
+def build_rule(config: TrainingConfig, model: LatentModel, num_steps: int) -> PSVI | ELBOAscent | None:
+    """Return the rule that updates the pseudocoreset in so many steps, if there is one to update."""
+    if not isinstance(model.prior, PseudocoresetPrior):
         return None
-    steps = (
-        RestartedAdam(model.prior.pseudocoreset, config.update_step_size)
-        if config.update_optimiser == "adam"
-        else InverseTimeSteps(config.update_step_size)
-    )
-    return PSVI(steps, config.update_draws or None, Centring(config.update_centring))
+    match config.update:
+        case "psvi":
+            steps = (
+                RestartedAdam(model.prior.pseudocoreset, config.update_step_size)
+                if config.update_optimiser == "adam"
+                else InverseTimeSteps(config.update_step_size)
+            )
+            return PSVI(steps, config.update_draws or None, Centring(config.update_centring))
+        case "elbo":
+            return ELBOAscent(model.prior.pseudocoreset, config.update_step_size, num_steps)
+        case "joint" | "frozen":
+            return None

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bype.coreset import ELBOAscent
 from bype.data.order import derive_key
 from bype.data.store import Split, Store
 from bype.objective import ELBO, ELBOTerms, kl_weight
@@ -30,6 +31,7 @@ from bype.training.randomness import generator_for
 from bype.training.run import MetricsFile, RunDirectory, RunError
 
 _VALIDATION_BATCH = 500
+_COMPARED_EXAMPLES = 5000
 _TRAINING_SIZE = 6
 """No file of a checkpoint is larger than so many times the model: Adam keeps two moments, a rule two in float64."""
 
@@ -140,14 +142,15 @@ class Trainer:
         self._source = StoreSource(train_split)
         self._validation = store.split("validation") if "validation" in store.manifest.splits else None
         self._order = TrainingOrder(train_split, config.seed, config.batch_size, config.window_blocks)
-        update_seed = derive_key(config.seed, "update order")
-        self._update_order = TrainingOrder(train_split, update_seed, config.batch_size, config.window_blocks)
+        update_seed, update_batch = derive_key(config.seed, "update order"), config.update_batch or config.batch_size
+        self._update_order = TrainingOrder(train_split, update_seed, update_batch, config.window_blocks)
+        self._update_steps = config.update_steps or self._update_order.steps_per_epoch
         self.model = build_model(config, train_split.shape, self._source)
         self._objective = ELBO(self.model)
         self._optimizer = NormalisedAdam(
             self.model.named_parameters(), config.learning_rate, config.normalise_gradients
         )
-        self._rule = build_rule(config, self.model)
+        self._rule = build_rule(config, self.model, self._update_steps)
         self.state = TrainingState()
         self._restore()
         self._metrics = MetricsFile(run.folder / "metrics.jsonl", self.state.metrics_bytes)
@@ -276,22 +279,45 @@ class Trainer:
             self._run.best.save(Checkpoint(self.state.step, self.model.state_dict(), {}, asdict(self.state)))
 
     def _update_pseudocoreset(self) -> None:
-        """Take the rule's steps; each has batches and draws of its own, derived from the step it follows."""
+        """Take the rule's steps; each has batches and draws of its own, derived from the step it follows.
+
+        The published rule is followed as it is. Ascent on the ELBO is taken only if validation agrees.
+        """
         if self._rule is None:
             raise RuntimeError("there is no rule")
         seed, step = self._config.seed, self.state.step
         first = step * self._update_order.steps_per_epoch
-        num_steps = self._config.update_steps or self._update_order.steps_per_epoch
-        self._rule.steps.start_update()
+        before = {name: value.clone() for name, value in self.model.prior.state_dict().items()}
+        kl_before = self._validation_kl()
+        self._rule.start_update()
         objectives = [
             self._rule.step(
                 self.model,
                 self._source.read(self._update_order.rows(first + j)),
                 generator=generator_for(seed, "update", step, j),
             )
-            for j in range(num_steps)
+            for j in range(self._update_steps)
         ]
-        self._log({"update": {"steps": num_steps, "objective_first": objectives[0], "objective_last": objectives[-1]}})
+        found = {"steps": self._update_steps, "objective_first": objectives[0], "objective_last": objectives[-1]}
+        if kl_before is not None:
+            kl_after = self._validation_kl()
+            if kl_after is None:
+                raise RuntimeError("the validation split is gone")
+            found |= {"kl_before": kl_before, "kl_after": kl_after}
+            if kl_after > kl_before and isinstance(self._rule, ELBOAscent):
+                self.model.prior.load_state_dict(before)
+                found["taken_back"] = 1
+        self._log({"update": found})
+
+    @torch.no_grad()
+    def _validation_kl(self) -> float | None:
+        """Return the KL term of the top level on some validation examples, with the same noise each time."""
+        if self._validation is None:
+            return None
+        rows = np.arange(min(len(self._validation), _COMPARED_EXAMPLES), dtype=np.int64)
+        posterior = self.model.encode(StoreSource(self._validation).read(rows))
+        z, log_posterior = posterior.sample_and_score(generator=generator_for(self._config.seed, "comparison"))
+        return float((log_posterior - self.model.prior_distribution().log_prob(z)).double().mean())
 
     def _save(self) -> None:
         self.state.metrics_bytes = self._metrics.sync()

@@ -44,8 +44,10 @@ def describe(line: dict[str, Any]) -> str:
         parts.append("best so far")
     if "update" in line:
         update = line["update"]
-        first, last = update["objective_first"], update["objective_last"]
-        parts.append(f"pseudocoreset updated in {update['steps']} steps, objective {first:.3g} to {last:.3g}")
+        text = f"pseudocoreset updated in {update['steps']} steps"
+        if "kl_before" in update:
+            text += f", validation KL {update['kl_before']:.3f} to {update['kl_after']:.3f}"
+        parts.append(text + (", and taken back" if update.get("taken_back") else ""))
     return " | ".join(parts)
 
 

@@ -1,0 +1,144 @@
+"""Which rule makes the prior fit, with the network frozen: how much of the gap to all training images each one closes.
+
+Run from the root of the repository, with a store of Fashion-MNIST and a run that was trained on it without any update:
+
+    bype train paper/fashion-mnist/vae/bype --update frozen --length "12 epochs" --warm-up "6 epochs" \
+        --data STORE --out RUN
+    python benchmarks/frozen_network.py RUN
+
+It takes some minutes on two cores, and writes a picture of each set beside the table with ``--pictures FOLDER``.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bype.coreset import PSVI, ELBOAscent, RestartedAdam
+from bype.coreset.elbo import ascent_gradient
+from bype.distributions import NormalMixture
+from bype.models import LatentModel
+from bype.pictures import grid, png, to_bytes
+from bype.priors.base import encode_source
+from bype.training.examples import StoreSource
+from bype.training.trained import TrainedRun
+from measure import machine
+
+
+class Joint:
+    """Points and weights by Adam on the same objective, weights as a softmax: what joint training does to them."""
+
+    def __init__(self, model: LatentModel, step_size: float) -> None:
+        self._model, coreset = model, model.prior.pseudocoreset
+        self._points = coreset.points.clone().requires_grad_()
+        self._logits = coreset.probabilities.log().requires_grad_()
+        self._adam = torch.optim.Adam([self._points, self._logits], lr=step_size)
+
+    def step(self, model: LatentModel, x: Tensor, *, generator: torch.Generator) -> float:
+        coreset = model.prior.pseudocoreset
+        with torch.no_grad():
+            z = model.encode(x).sample(generator=generator)
+        gradient = ascent_gradient(model, z)
+        self._points.grad = -gradient.points
+        self._logits.grad = coreset.probabilities - gradient.responsibilities
+        self._adam.step()
+        with torch.no_grad():
+            coreset.assign(self._points, self._logits.softmax(0) * coreset.total)
+            self._points.copy_(coreset.points)
+        return gradient.objective
+
+
+@torch.no_grad()
+def validation_kl(model: LatentModel, source: StoreSource, prior: NormalMixture) -> Tensor:
+    """KL terms of the validation images, with the same noise for every set."""
+    generator = torch.Generator().manual_seed(7)
+    parts = []
+    for rows in np.array_split(np.arange(len(source)), 10):
+        z, log_q = model.encode(source.read(rows)).sample_and_score(generator=generator)
+        parts.append(log_q - prior.log_prob(z))
+    return torch.cat(parts)
+
+
+def spectrum(displacement: Tensor) -> str:
+    values = torch.linalg.svdvals(displacement.flatten(1).double())
+    if values[0] == 0:
+        return "-"
+    return f"{int((values > 0.01 * values[0]).sum())}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch", type=int, default=1000)
+    arguments = parser.parse_args()
+    run = TrainedRun.open(arguments.run)
+    model, coreset, store = run.model, run.model.prior.pseudocoreset, run.store()
+    train, validation = StoreSource(store.split("train")), StoreSource(store.split("validation"))
+    coreset.data_range = (0.0, 1.0)
+    start_points, start_weights = coreset.points.clone(), coreset.weights.clone()
+    with torch.no_grad():
+        everything = encode_source(model.encode, train, torch.device("cpu")).mean
+        all_images = NormalMixture(everything, model.prior.log_variance, torch.zeros(len(everything)))
+        best = validation_kl(model, validation, all_images)
+        start = validation_kl(model, validation, model.prior_distribution())
+    gap = (start - best).mean().item()
+    print(
+        f"{run.data.source}, network of step {run.step}, then frozen; {arguments.steps} steps of {arguments.batch} images."
+    )
+    print(f"{machine()}\n")
+    print("| set | validation KL, nats | of the gap closed | singular values above 1% | s |")
+    print("| --- | --- | --- | --- | --- |")
+
+    def report(name: str, kl: Tensor, spectrum_text: str = "-", seconds: float = 0.0) -> None:
+        difference = start - kl  # image by image: common noise
+        share, error = difference.mean().item() / gap, difference.std().item() / len(kl) ** 0.5 / gap
+        print(
+            f"| {name} | {kl.mean():.3f} | {100 * share:.0f}% ± {100 * error:.0f}% | {spectrum_text} | {seconds:.0f} |",
+            flush=True,
+        )
+
+    def picture(name: str) -> None:
+        if arguments.pictures is not None:
+            arguments.pictures.mkdir(parents=True, exist_ok=True)
+            heaviest = coreset.probabilities.argsort(descending=True)[:100]
+            (arguments.pictures / f"{name}.png").write_bytes(png(grid(to_bytes(coreset.points[heaviest].numpy()), 20)))
+
+    report("500 random images, equal weights: the start", start)
+    picture("start")
+    report("all training images", best)
+    mean_image = torch.stack([train.read(rows).mean(0) for rows in np.array_split(np.arange(len(train)), 50)]).mean(0)
+    with torch.no_grad():
+        single = NormalMixture(model.encode(mean_image[None]).mean, model.prior.log_variance, torch.zeros(1))
+        report("one mean image", validation_kl(model, validation, single))
+    rules = {
+        "elbo, step 0.003": lambda: ELBOAscent(coreset, 0.003, arguments.steps),
+        "elbo, step 0.01": lambda: ELBOAscent(coreset, 0.01, arguments.steps),
+        "elbo, step 0.03": lambda: ELBOAscent(coreset, 0.03, arguments.steps),
+        "joint, step 0.01": lambda: Joint(model, 0.01),
+        "joint, step 5e-4": lambda: Joint(model, 5e-4),
+        "psvi, Adam 0.1 / j": lambda: PSVI(RestartedAdam(coreset, 0.1)),
+    }
+    for name, make in rules.items():
+        coreset.assign(start_points, start_weights)
+        rule = make()
+        if isinstance(rule, PSVI):
+            rule.steps.start_update()
+        began = time.perf_counter()
+        generator, order = torch.Generator().manual_seed(3), np.random.default_rng(0)
+        for _ in range(arguments.steps):
+            rows = order.integers(0, len(train), 100 if isinstance(rule, PSVI) else arguments.batch)
+            rule.step(model, train.read(rows), generator=generator)
+        seconds = time.perf_counter() - began
+        with torch.no_grad():
+            kl = validation_kl(model, validation, model.prior_distribution())
+        report(name, kl, spectrum(coreset.points - start_points), seconds)
+        picture(name.split(",")[0] + name.split()[-1].replace("/", ""))
+
+
+if __name__ == "__main__":
+    main()
