@@ -87,9 +87,7 @@ def main() -> None:
         best = validation_kl(model, validation, all_images)
         start = validation_kl(model, validation, model.prior_distribution())
     gap = (start - best).mean().item()
-    print(
-        f"{run.data.source}, network of step {run.step}, then frozen; {arguments.steps} steps of {arguments.batch} images."
-    )
+    print(f"{run.data.source}, network of step {run.step}; {arguments.steps} steps, batches of {arguments.batch}.")
     print(f"{machine()}\n")
     print("| set | validation KL, nats | of the gap closed | singular values above 1% | s |")
     print("| --- | --- | --- | --- | --- |")
