@@ -122,14 +122,16 @@ def _scored_draws(
     Where the prior left out components, also by how much each weight may be larger, at most.
     """
     draw = posterior.draw(num_samples, generator=generator)
-    log_prior = {model.top_level: prior.log_prob(draw.top), **draw.log_conditional}
+    if isinstance(prior, NearbyMixture):
+        log_top, excess = prior.bounds(draw.top)
+    else:
+        log_top, excess = prior.log_prob(draw.top), None
+    log_prior = {model.top_level: log_top, **draw.log_conditional}
     terms = ELBOTerms(
         reconstruction=_log_likelihood(model, x, draw.output),
         kl={level: log_q - log_prior[level] for level, log_q in draw.log_posterior.items()},
     )
-    if isinstance(prior, NearbyMixture):
-        return terms, prior.excess(draw.top, log_prior[model.top_level])
-    return terms, None
+    return terms, excess
 
 
 def _log_likelihood(model: LatentModel, x: Tensor, output: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from bype import bounded
 from bype.data.prepare import prepare
 from bype.data.store import Store
 from bype.evaluation import density
@@ -99,12 +100,14 @@ def test_far_components_are_left_out_only_within_the_bound(trained_exemplar, tmp
     exact = measured(trained_exemplar, tmp_path, num_samples=200)
     assert exact.neglected == 0
     monkeypatch.setattr(density, "_PRUNED_COMPONENTS", 100)
-    monkeypatch.setattr(density, "_FIRST_CANDIDATES", 40)
-    monkeypatch.setattr(density, "_NEGLECTED_NATS", 3.0)
+    monkeypatch.setattr(bounded, "_BLOCK", 32)
+    monkeypatch.setattr(bounded, "_NEGLIGIBLE", 1.0)  # so that something is left out of so small a mixture
     pruned = measured(trained_exemplar, tmp_path, num_samples=200)
-    difference = pruned.negative_log_likelihood.value - exact.negative_log_likelihood.value
     assert 0 < pruned.neglected < 20
-    assert -1e-4 < difference <= pruned.neglected + 1e-4
+    # Other blocks of images have other draws, so the two differ by chance as well.
+    chance = 5 * (exact.monte_carlo_error**2 + pruned.monte_carlo_error**2) ** 0.5
+    difference = pruned.negative_log_likelihood.value - exact.negative_log_likelihood.value
+    assert -chance < difference < pruned.neglected + chance
 
 
 def test_lower_precision_tells_how_far_it_is_off(trained_bype, tmp_path):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bype.bounded import ComponentIndex, NearbyMixture
-from bype.distributions import Distribution, NormalMixture
+from bype.distributions import NormalMixture
 from bype.evaluation.aggregate import estimate
 from bype.evaluation.journal import Journal
 from bype.evaluation.records import Density
@@ -29,10 +29,6 @@ _BLOCK_IMAGES = 16
 _COMPARED_IMAGES = 64
 _PRUNED_COMPONENTS = 5000
 """Mixtures with more components are scored by those near to each image."""
-_FIRST_CANDIDATES = 4096
-_PILOT_DRAWS = 32
-_NEGLECTED_NATS = 0.01
-"""Candidates are doubled until the others can add no more than this to the density of a draw, on average."""
 
 
 @dataclass(frozen=True)
@@ -123,45 +119,47 @@ class _Scorer:
         if isinstance(self._prior, NormalMixture) and len(self._prior.means) > _PRUNED_COMPONENTS:
             self._index = ComponentIndex(self._prior) if self._prior.log_variance.ndim == 0 else None
 
-    def bound(self, first: int, stop: int, precision: Precision) -> ImportanceWeightedBound:
-        """Return the bound of images ``first`` to ``stop``."""
+    def bounds(self, first: int, stop: int, precision: Precision) -> list[ImportanceWeightedBound]:
+        """Return the bounds of images ``first`` to ``stop``, of some at a time."""
         x = self._source.read(np.arange(first, stop, dtype=np.int64))
         options = self._options
+        generator = generator_for(options.seed, "density", first)
+        found = []
         with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-            return importance_weighted_bound(
-                self._model,
-                x,
-                options.num_samples,
-                prior=self._prior if self._index is None else self._nearby(self._index, x, first),
-                max_rows=options.max_rows,
-                generator=generator_for(options.seed, "density", first),
-            )
-
-    def _nearby(self, index: ComponentIndex, x: Tensor, first: int) -> NearbyMixture | Distribution:
-        """Return the prior as these images see it, with as many candidates as keep the bound on the rest small."""
-        posterior = self._model.encode(x)
-        pilot, _ = posterior.sample_and_score((_PILOT_DRAWS,), generator=generator_for(0, "pilot", first))
-        count = _FIRST_CANDIDATES
-        while 2 * count <= len(index):
-            near = NearbyMixture(index, posterior.mean, count)
-            if near.excess(pilot, near.log_prob(pilot)).mean() < _NEGLECTED_NATS:
-                return near
-            count *= 2
-        return self._prior  # so few could be left out that it is not worth the search
+            # A search for near components pays if many draws of an image come together.
+            for part in torch.split(x, len(x) if self._index is None else 2):
+                near = None if self._index is None else NearbyMixture(self._index, self._model.encode(part).mean)
+                bound = importance_weighted_bound(
+                    self._model,
+                    part,
+                    options.num_samples,
+                    prior=near or self._prior,
+                    max_rows=options.max_rows,
+                    generator=generator,
+                )
+                found.append(bound)
+        return found
 
 
 def _measure_block(scorer: _Scorer, first: int, stop: int, precision: Precision) -> dict[str, Any]:
     start = time.perf_counter()
-    bound = scorer.bound(first, stop, precision)
+    bounds = scorer.bounds(first, stop, precision)
+
+    def joined(value: Callable[[ImportanceWeightedBound], Tensor]) -> list[float]:
+        return [number for bound in bounds for number in value(bound).tolist()]
+
     return {
         "first": first,
         "count": stop - first,
-        "log_likelihood": bound.log_likelihood.tolist(),
-        "effective_sample_size": bound.effective_sample_size.tolist(),
-        "monte_carlo_error": bound.monte_carlo_error.tolist(),
-        "reconstruction": bound.mean_terms.reconstruction.tolist(),
-        "kl": {level: values.tolist() for level, values in bound.mean_terms.kl.items()},
-        "neglected": bound.neglected.tolist(),
+        "log_likelihood": joined(lambda bound: bound.log_likelihood),
+        "effective_sample_size": joined(lambda bound: bound.effective_sample_size),
+        "monte_carlo_error": joined(lambda bound: bound.monte_carlo_error),
+        "reconstruction": joined(lambda bound: bound.mean_terms.reconstruction),
+        "kl": {
+            level: joined(lambda bound, level=level: bound.mean_terms.kl[level])  # type: ignore[misc]
+            for level in bounds[0].mean_terms.kl
+        },
+        "neglected": joined(lambda bound: bound.neglected),
         "seconds": time.perf_counter() - start,
     }
 
@@ -171,8 +169,8 @@ def _precision_difference(scorer: _Scorer, num_images: int, precision: Precision
     total = 0.0
     for first in range(0, num_images, _BLOCK_IMAGES):
         stop = min(first + _BLOCK_IMAGES, num_images)
-        exact, rounded = (scorer.bound(first, stop, p).log_likelihood for p in ("float32", precision))
-        total += float((exact - rounded).sum())
+        pairs = zip(*(scorer.bounds(first, stop, p) for p in ("float32", precision)), strict=True)
+        total += sum(float((exact.log_likelihood - rounded.log_likelihood).sum()) for exact, rounded in pairs)
     return total / num_images
 
 

@@ -125,9 +125,10 @@ def scatter(x: Sequence[float], y: Sequence[float], groups: Sequence[int] | None
     size = _WIDTH - 20
     low_x, low_y = min(x), min(y)
     extent = max(max(x) - low_x, max(y) - low_y, 1e-9)
+    left = 10 + (extent - (max(x) - low_x)) / extent * size / 2
     members: dict[int, list[str]] = {}
     for index, (a, b) in enumerate(zip(x, y, strict=True)):
-        place = f"M{10 + (a - low_x) / extent * size:.1f} {10 + (b - low_y) / extent * size:.1f}h0"
+        place = f"M{left + (a - low_x) / extent * size:.1f} {10 + (b - low_y) / extent * size:.1f}h0"
         members.setdefault(0 if groups is None else groups[index], []).append(place)
     kind = "cloud" if len(x) > 300 else "cloud few"
     paths = [

@@ -34,7 +34,7 @@ def numbers(runs: Sequence[RunContents]) -> Markup:
     add("Network", lambda run: f"{_NETWORKS[run.config.network]}, {run.config.latent_dim} latents")
     add("Prior", _describe_prior)
     add("Likelihood", lambda run: run.config.likelihood.replace("-", " "))
-    add("Trained on", lambda run: f"{run.data.num_train:,} examples of {' × '.join(map(str, run.data.shape))}")
+    add("Trained on", _trained_on)
     add("Model of", _model_of)
     add("Evaluated on", lambda run: _evaluated_on(run))
     add("Negative log-likelihood", _likelihood)
@@ -54,6 +54,12 @@ def numbers(runs: Sequence[RunContents]) -> Markup:
         table(["", *[run.name for run in runs]], lines),
         is_wide=True,
     )
+
+
+def _trained_on(run: RunContents) -> str:
+    shape = run.data.shape
+    size = f"{shape[0]} features" if len(shape) == 1 else " × ".join(map(str, shape))
+    return f"{run.data.num_train:,} examples of {size}"
 
 
 def _model_of(run: RunContents) -> str:

@@ -21,6 +21,8 @@ _CHART_STYLE = (
         f".dot.c{k}, .key.c{k} {{ fill: #{colour}; background: #{colour}; }}\n" for k, colour in enumerate(_COLOURS)
     )
 )
+_BRIGHTER = {0: "3f9fdd", 6: "b8935a", 7: "a57bc0"}
+"""Colours that would be too dark by night."""
 _LIGHT = "--paper: #ffffff; --card: #f6f7f9; --ink: #16181d; --soft: #5b6270; --line: #dfe2e8; --accent: #0072b2;"
 _DARK = "--paper: #14161a; --card: #1d2026; --ink: #e9ebef; --soft: #a3abb8; --line: #343944; --accent: #56b4e9;"
 STANDALONE_STYLE = f"svg {{ {_LIGHT} background: var(--paper); }}{_CHART_STYLE}"
@@ -54,6 +56,7 @@ figcaption { margin-top: 0.6rem; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 10px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 0.5rem 0.9rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+.card th, .card td { min-width: 0; padding: 0.4rem 0.6rem; }
 tr:last-child > * { border-bottom: 0; }
 thead th { background: var(--card); }
 tbody th { font-weight: 500; color: var(--soft); min-width: 9.5rem; overflow-wrap: normal; }
@@ -70,8 +73,18 @@ td { min-width: 9.5rem; overflow-wrap: normal; }
 .track { background: var(--line); border-radius: 3px; height: 0.55rem; overflow: hidden; }
 .track i { display: block; height: 100%; background: var(--accent); }
 code { font: 0.875em ui-monospace, monospace; background: var(--card); padding: 0.1em 0.3em; border-radius: 4px; }
-@media print { body { max-width: none; padding: 0; font-size: 11pt; } h2 { break-after: avoid; }
-  .cards { grid-template-columns: 1fr 1fr; } .scroll { overflow: visible; } }
+@media print {
+  body { max-width: none; padding: 0; font-size: 10pt; }
+  h2 { margin-top: 1.2rem; break-after: avoid; }
+  section { break-inside: avoid; }
+  .flow, .cards { grid-template-columns: 1fr 1fr; }
+  .flow .cards { grid-template-columns: 1fr; }
+  .flow > .wide .cards { grid-template-columns: 1fr 1fr; }
+  .scroll { overflow: visible; }
+}
 """
     + _CHART_STYLE
+    + "@media screen and (prefers-color-scheme: dark) {\n"
+    + "".join(f".c{k} {{ stroke: #{c}; }} .dot.c{k}, .key.c{k} {{ background: #{c}; }}\n" for k, c in _BRIGHTER.items())
+    + "}\n"
 )
