@@ -46,7 +46,7 @@ def main() -> None:
     print(f"components looked at: median {statistics.median(looked):,.0f}, largest {max(looked):,}")
     print(f"missing in a draw, nats: at most {max(bound):.1e} for certain, {max(missing):.1e} in truth (float32)")
     images, draws = 4, 2000
-    scorer = _Scorer(model, source, DensityOptions(draws))
+    scorer = _Scorer(model, source, DensityOptions(draws), np.arange(images))
     functions = {
         "as evaluated, pruned with a certificate": lambda: scorer.bounds(0, images, "float32"),
         "all components": lambda: importance_weighted_bound(model, x[:images], draws, prior=prior),

@@ -62,6 +62,26 @@ def validation_kl(model: LatentModel, source: StoreSource, prior: NormalMixture)
     return torch.cat(parts)
 
 
+def free_means(model: LatentModel, train: StoreSource, num_steps: int) -> NormalMixture:
+    """A mixture whose means are no images' at all: what so many components can do on this network."""
+    generator = torch.Generator().manual_seed(1)
+    posterior = encode_source(model.encode, train, torch.device("cpu"))
+    means = model.prior_distribution().means.detach().clone().requires_grad_()
+    logits = model.prior.pseudocoreset.probabilities.log().float().requires_grad_()
+    adam = torch.optim.Adam([means, logits], lr=0.02)
+    for step in range(num_steps):
+        for group in adam.param_groups:
+            group["lr"] = 0.02 * (1 - 0.95 * step / num_steps)
+        rows = torch.randint(0, len(train), (2000,), generator=generator)
+        noise = torch.randn(2000, means.shape[1], generator=generator)
+        z = posterior.mean[rows] + noise * (0.5 * posterior.log_variance[rows]).exp()
+        loss = -NormalMixture(means, model.prior.log_variance, logits).log_prob(z.detach()).mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    return NormalMixture(means.detach(), model.prior.log_variance, logits.detach())
+
+
 def spectrum(displacement: Tensor) -> str:
     values = torch.linalg.svdvals(displacement.flatten(1).double())
     if values[0] == 0:
@@ -75,6 +95,9 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=1000)
+    parser.add_argument(
+        "--free-means", type=int, default=0, help="also move means freely in latent space, so many steps"
+    )
     arguments = parser.parse_args()
     run = TrainedRun.open(arguments.run)
     model, coreset, store = run.model, run.model.prior.pseudocoreset, run.store()
@@ -113,6 +136,13 @@ def main() -> None:
     with torch.no_grad():
         single = NormalMixture(model.encode(mean_image[None]).mean, model.prior.log_variance, torch.zeros(1))
         report("one mean image", validation_kl(model, validation, single))
+    if arguments.free_means:
+        began = time.perf_counter()
+        report(
+            f"500 free means, {arguments.free_means} steps of Adam",
+            validation_kl(model, validation, free_means(model, train, arguments.free_means)),
+            seconds=time.perf_counter() - began,
+        )
     rules = {
         "elbo, step 0.003": lambda: ELBOAscent(coreset, 0.003, arguments.steps),
         "elbo, step 0.01": lambda: ELBOAscent(coreset, 0.01, arguments.steps),

@@ -104,6 +104,12 @@ class DiagonalNormal:
     mean: Tensor
     log_variance: Tensor
 
+    def __post_init__(self) -> None:
+        """Leave half precision, in which a network under autocast answers: sums of densities need more digits."""
+        if self.mean.dtype.itemsize < 4:
+            object.__setattr__(self, "mean", self.mean.float())
+            object.__setattr__(self, "log_variance", self.log_variance.float())
+
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (...) of ``value`` (..., D)."""
         squared = (value - self.mean).square() * torch.exp(-self.log_variance)

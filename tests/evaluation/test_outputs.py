@@ -80,7 +80,7 @@ def test_pseudo_points_come_by_weight_with_their_nearest_examples(trained_bype):
 
 def test_runs_without_pseudo_points_say_so(trained_gaussian):
     with pytest.raises(RunError, match="no pseudo-points"):
-        points_and_weights(TrainedRun.open(trained_gaussian).model)
+        points_and_weights(TrainedRun.open(trained_gaussian).model, 100)
 
 
 def test_each_generated_example_has_the_variance_of_its_own_posterior():

@@ -31,7 +31,7 @@ FOUND = Evaluation(
 
 def test_what_goes_in_comes_out(tmp_path):
     assert read_results(tmp_path) == Results()
-    results = Results([FOUND], [ClassifierError("prior", 0.4, 10, 100, [1.5, 1.6])])
+    results = Results([FOUND], [ClassifierError(7, "abc", "prior", 0.4, 10, 100, [1.5, 1.6])])
     write_results(tmp_path, results)
     assert read_results(tmp_path) == results
 
@@ -42,8 +42,8 @@ def test_the_same_split_is_replaced_and_others_stay():
     assert [(e.split, e.step) for e in results.evaluations] == [("validation", 7), ("test", 8)]
     assert results.find("abc", "test").prior_gap is None
     assert results.find("xyz", "test") is None
-    errors = [ClassifierError("prior", share, 10, 100, [1.0]) for share in (0.4, 1.0)]
-    again = Results([], errors).with_augmentation([ClassifierError("prior", 0.4, 20, 100, [0.9])])
+    errors = [ClassifierError(7, "abc", "prior", share, 10, 100, [1.0]) for share in (0.4, 1.0)]
+    again = Results([], errors).with_augmentation([ClassifierError(8, "abc", "prior", 0.4, 20, 100, [0.9])])
     assert [(e.real_share, e.epochs) for e in again.augmentation] == [(1.0, 10), (0.4, 20)]
 
 

@@ -17,6 +17,7 @@ from bype.cli import main
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.generation import interpolate, reconstruct
+from bype.evaluation.rows import spread_rows
 from bype.pictures import grid, plate, to_bytes
 from bype.report.charts import Series, histogram, line_chart, scatter, ticks
 from bype.report.contents import gather
@@ -104,12 +105,13 @@ def test_pictures_show_the_right_images_in_the_right_order(evaluated):
     contents = gather(evaluated, "first")
     shown = pictures(render([contents]))
     test = run.store().split("test")
-    x = StoreSource(test).read(np.arange(30))
+    rows = spread_rows(75, 30)
+    x = StoreSource(test).read(rows)
     made = to_bytes(reconstruct(run.model, x).numpy())
     sheet = shown["Reconstructions, first"]
     for k in (0, 9, 10, 29):
         line, column = divmod(k, 10)
-        assert np.array_equal(tile(sheet, 2 * line, column), test.read(np.array([k]))[0, 0])
+        assert np.array_equal(tile(sheet, 2 * line, column), test.read(rows[[k]])[0, 0])
         assert np.array_equal(tile(sheet, 2 * line + 1, column), made[k, 0])
     ways = shown["Interpolations, first"]
     second = to_bytes(interpolate(run.model, x[2], x[3], 10).numpy())

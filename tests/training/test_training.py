@@ -453,7 +453,7 @@ def test_other_rules_train_and_go_on_to_the_bit(store, tmp_path, update):
     updates = [line["update"] for line in metrics(tmp_path / "whole") if "update" in line]
     assert len(updates) == (3 if update == "elbo" else 0)
     opened = TrainedRun.open(tmp_path / "whole")
-    points, probabilities, total = points_and_weights(opened.model)
+    points, probabilities, total = points_and_weights(opened.model, 210)
     assert (len(points), total) == (10, 210)
     assert probabilities.sum().item() == pytest.approx(1)
 

@@ -33,7 +33,8 @@ def augment(words: list[str]) -> int:
     options = parse(_Augment, words, "bype augment", "Train classifiers on real and generated examples; it goes on.")
     from bype.console import progress_bar
     from bype.evaluation.augmentation import classifier_error, export_generated
-    from bype.evaluation.journal import Journal
+    from bype.evaluation.generation import default_way
+    from bype.evaluation.journal import Journal, journal_path
     from bype.evaluation.records import ClassifierError, read_results, write_results
     from bype.training.trained import TrainedRun
 
@@ -41,15 +42,23 @@ def augment(words: list[str]) -> int:
         raise UsageError("take at least one seed and one epoch, and lambdas between 0 and 1")
     run = TrainedRun.open(options.run, options.data)
     store = run.store(options.data)
+    if options.way == "prior" and default_way(run.model) != "prior":
+        raise UsageError("this run's prior has no components around examples; take --way posterior")
     if options.export is not None:
         with progress_bar("generating") as report:
             made = export_generated(run, store, options.way, options.export, report=report)
         print(f"{made.splits['train'].num_rows:,} generated examples in {options.export}")
         return 0
-    identity = {"step": run.step, "store": store.manifest.fingerprint, "way": options.way, "epochs": options.epochs}
-    found = []
-    with Journal(run.folder / "augmentation.journal", identity) as journal:
-        done = {(entry["share"], entry["seed"]): entry["error"] for entry in journal.entries}
+    identity = {
+        "model": run.fingerprint,
+        "store": store.manifest.fingerprint,
+        "way": options.way,
+        "epochs": options.epochs,
+    }
+    found, fingerprint = [], store.manifest.fingerprint
+    with Journal(journal_path(run.folder, "augmentation", identity), identity) as journal:
+        entries = [entry for entry in journal.entries if set(entry) == {"share", "seed", "error"}]
+        done = {(entry["share"], entry["seed"]): entry["error"] for entry in entries}
         for share in options.lambdas:
             for seed in range(options.seeds):
                 if (share, seed) not in done:
@@ -63,7 +72,9 @@ def augment(words: list[str]) -> int:
             spread = f" ± {statistics.stdev(errors) / len(errors) ** 0.5:.3f}" if len(errors) > 1 else ""
             print(f"lambda {share:g}: test error {statistics.mean(errors):.3f}{spread} % over {len(errors)} seeds")
             num_examples = len(store.split("train"))
-            found.append(ClassifierError(options.way, share, options.epochs, num_examples, errors))
+            found.append(
+                ClassifierError(run.step, fingerprint, options.way, share, options.epochs, num_examples, errors)
+            )
         write_results(run.folder, read_results(run.folder).with_augmentation(found))
     journal.remove()
     print(f"{options.epochs} epochs each, latents from the {options.way}; written to {run.folder / 'evaluation.json'}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from bype.cli.options import parse
+from bype.cli.options import UsageError, parse
 
 if TYPE_CHECKING:
     from bype.console import Report
@@ -26,7 +26,7 @@ class _Evaluate:
     samples: int = 5000
     """draws for each image to estimate its likelihood; 0 to leave that out"""
     images: int | None = None
-    """take only the first so many images for the likelihood"""
+    """take only so many images for the likelihood, evenly spread over the split"""
     rows: int = 2048
     """decode at most so many latents at once; memory grows with it"""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -45,6 +45,8 @@ def evaluate(words: list[str]) -> int:
     from bype.evaluation.evaluate import evaluate as measure
     from bype.training.trained import TrainedRun
 
+    if options.samples < 0 or options.rows < 1 or (options.images is not None and options.images < 1):
+        raise UsageError("--samples must not be negative, --images and --rows at least 1")
     run = TrainedRun.open(options.run, options.data)
     density = None
     if options.samples:

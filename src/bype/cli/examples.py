@@ -46,5 +46,5 @@ def save_lines(lines: "list[Tensor]", out: Path, shape: tuple[int, ...]) -> None
     elif out.suffix == ".csv" and len(shape) == 1:
         np.savetxt(out, np.concatenate(arrays), delimiter=",", fmt="%.7g")
     else:
-        kinds = ".png or .npy" if is_picture(shape) else ".csv or .npy"
+        kinds = ".png or .npy" if is_picture(shape) else ".csv or .npy" if len(shape) == 1 else ".npy"
         raise UsageError(f"cannot write examples of shape {shape} to {out}; choose a name that ends in {kinds}")

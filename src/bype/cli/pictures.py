@@ -41,8 +41,8 @@ def sample(words: list[str]) -> int:
     from bype.evaluation import generation
     from bype.training.trained import TrainedRun
 
-    if options.count < 1:
-        raise UsageError("--count must be at least 1")
+    if options.count < 1 or options.heaviest < 0:
+        raise UsageError("--count must be at least 1, --heaviest not negative")
     if bool(options.component) + bool(options.heaviest) + bool(options.like) > 1:
         raise UsageError("choose one of --component, --heaviest and --like")
     run = TrainedRun.open(options.run, options.data)
@@ -57,8 +57,8 @@ def sample(words: list[str]) -> int:
             lines.append(torch.cat([x[None], made]))
     else:
         prior = model.prior_distribution()
-        components = options.component or generation.heaviest_components(prior, options.heaviest)
         try:
+            components = options.component or generation.heaviest_components(prior, options.heaviest)
             lines = [
                 generation.sample(
                     model, options.count, component=k, with_noise=options.noise, prior=prior, generator=generator
@@ -146,6 +146,8 @@ def interpolate(words: list[str]) -> int:
         store = run.store(options.data)
         rows = len(store.split(options.split or default_split(store)))
         names = tuple(str(k) for k in range(min(16, rows - rows % 2)))
+        if not names:
+            raise UsageError("the split has one example; a way needs two: name them with --between")
     ends = [named_example(run, name, options.data, options.split) for name in names]
     pairs = zip(ends[::2], ends[1::2], strict=True)
     lines = [generation.interpolate(run.model, start, end, options.steps) for start, end in pairs]
@@ -172,7 +174,7 @@ def coreset(words: list[str]) -> int:
     from bype.training.trained import TrainedRun, open_store
 
     run = TrainedRun.open(options.run, options.data)
-    points_and_weights(run.model)  # refuses runs without any, before data are looked for
+    points_and_weights(run.model, run.data.num_train)  # refuses runs without any, before data are looked for
     store = open_store(run.data, options.data)
     points = describe_points(run.model, store.split("train"), len(run.data.classes))
     export_points(points, run, store, options.out)

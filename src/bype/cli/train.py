@@ -100,5 +100,6 @@ def train(words: list[str]) -> int:
     if outcome.state == "stopped":
         print(f"stopped at step {outcome.step}{best}. The same command goes on.")
         return 128 + (outcome.signal or 0)
-    print(f"finished at step {outcome.step}{best}. The model is in {options.out / 'best'}")
+    place = options.out / ("checkpoints" if outcome.best is None else "best")
+    print(f"finished at step {outcome.step}{best}. The model is in {place}")
     return 0

@@ -10,8 +10,8 @@ MAX_JSON_BYTES = 2**23
 
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """Opens a file of a stranger: no link is followed, and a pipe in its place does not block."""
-WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-"""Opens a file for writing, but never one that a link leads to."""
+WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""Opens a file for writing, but never one that a link leads to; a pipe in its place does not block."""
 
 
 class FileError(ValueError):

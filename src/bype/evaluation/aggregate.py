@@ -49,7 +49,10 @@ def prior_gap(
         For one draw of z for each example.
     """
     z, log_posterior = posteriors.sample_and_score(generator=generator)
-    log_prior = prior.log_prob(z)
+    log_prior = prior.log_prob(z).double()
+    # Expanded squares lose digits where posteriors are narrow and far from the origin.
+    z, log_posterior = z.double(), log_posterior.double()
+    references = DiagonalNormal(references.mean.double(), references.log_variance.double())
     count = len(references.mean)
     ids = torch.arange(count, device=z.device)
     equal = z.new_zeros(count)

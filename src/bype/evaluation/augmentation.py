@@ -78,7 +78,8 @@ def classifier_error(
         loss = real_share * _loss(classifier, x, labels)
         if real_share < 1:
             made = generate_like(run.model, x, way, generator=generator_for(seed, "augmentation", step))
-            loss = loss + (1 - real_share) * _loss(classifier, (255 * made).round() / 255, labels)
+            made = (255 * made).round() / 255 if store.manifest.dtype == "uint8" else made
+            loss = loss + (1 - real_share) * _loss(classifier, made, labels)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

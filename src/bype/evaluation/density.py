@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bype.bounded import ComponentIndex, NearbyMixture
@@ -16,6 +17,7 @@ from bype.distributions import NormalMixture
 from bype.evaluation.aggregate import estimate
 from bype.evaluation.journal import Journal
 from bype.evaluation.records import Density
+from bype.evaluation.rows import spread_rows
 from bype.likelihoods import Likelihood
 from bype.memory import keep_freed_memory
 from bype.models.base import LatentModel
@@ -40,7 +42,7 @@ class DensityOptions:
     num_samples
         Draws for each image; the paper takes 5,000.
     num_images
-        The first so many of the split; ``None`` for all.
+        So many of the split, evenly spread; ``None`` for all.
     max_rows
         At most this many latents are decoded at once: memory grows with it.
     precision
@@ -81,19 +83,21 @@ def measure_density(
     options
         How to measure.
     journal_path
-        Where finished images are written, so that an interrupted measurement goes on. It is removed at the end.
+        Where finished images are written, so that an interrupted measurement goes on. Remove it when the result is
+        safe.
     identity
         Which model and data these are; a journal of others is begun anew.
     report
         Called with the number of images done and in all.
     """
-    num_images = len(source) if options.num_images is None else min(options.num_images, len(source))
+    rows = spread_rows(len(source), options.num_images or len(source))
+    num_images = len(rows)
     keep_freed_memory()
-    scorer = _Scorer(model, source, options)
+    scorer = _Scorer(model, source, options, rows)
     identity = {**identity, "num_samples": options.num_samples, "max_rows": options.max_rows}
     identity |= {"precision": options.precision, "seed": options.seed}
     with Journal(journal_path, identity) as journal:
-        blocks = {entry["first"]: entry for entry in journal.entries}
+        blocks = {entry["first"]: entry for entry in journal.entries if set(entry) == _BLOCK_FIELDS}
         for first in range(0, num_images, _BLOCK_IMAGES):
             stop = min(first + _BLOCK_IMAGES, num_images)
             if first not in blocks or blocks[first]["count"] != stop - first:
@@ -104,16 +108,29 @@ def measure_density(
         difference = None
         if options.precision != "float32":
             difference = _precision_difference(scorer, min(_COMPARED_IMAGES, num_images), options.precision)
-        density = _summary(model, done, options, difference)
-    journal.remove()
-    return density
+        return _summary(model, done, options, difference)
+
+
+_BLOCK_FIELDS = {
+    "first",
+    "count",
+    "log_likelihood",
+    "effective_sample_size",
+    "monte_carlo_error",
+    "reconstruction",
+    "kl",
+    "neglected",
+    "seconds",
+}
 
 
 class _Scorer:
     """Estimates the likelihood of images, block by block."""
 
-    def __init__(self, model: LatentModel, source: StoreSource, options: DensityOptions) -> None:
-        self._model, self._source, self._options = model, source, options
+    def __init__(
+        self, model: LatentModel, source: StoreSource, options: DensityOptions, rows: NDArray[np.int64]
+    ) -> None:
+        self._model, self._source, self._options, self._rows = model, source, options, rows
         self._prior = model.prior_distribution()
         self._index: ComponentIndex | None = None
         if isinstance(self._prior, NormalMixture) and len(self._prior.means) > _PRUNED_COMPONENTS:
@@ -121,7 +138,7 @@ class _Scorer:
 
     def bounds(self, first: int, stop: int, precision: Precision) -> list[ImportanceWeightedBound]:
         """Return the bounds of images ``first`` to ``stop``, of some at a time."""
-        x = self._source.read(np.arange(first, stop, dtype=np.int64))
+        x = self._source.read(self._rows[first:stop])
         options = self._options
         generator = generator_for(options.seed, "density", first)
         found = []

@@ -44,9 +44,7 @@ def embed_split(
     identity = {
         "format": "bype-embedding",
         "version": FORMAT_VERSION,
-        "step": run.step,
-        "trained_on": run.data.fingerprint,
-        "seed": run.config.seed,
+        "model": run.fingerprint,
         "store": fingerprint,
         "split": split.name,
         "num_rows": len(split),

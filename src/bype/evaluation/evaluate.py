@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from bype.data.store import Store
 from bype.distributions import DiagonalNormal
 from bype.evaluation.aggregate import active_units, prior_gap
 from bype.evaluation.density import DensityOptions, measure_density
+from bype.evaluation.journal import journal_path
 from bype.evaluation.records import Evaluation, Map, Representation, read_results, write_results
-from bype.evaluation.representation import knn_accuracy, probe_accuracy, tsne
+from bype.evaluation.representation import can_be_laid_out, knn_accuracy, probe_accuracy, tsne
 from bype.evaluation.rows import encode_rows, spread_rows
 from bype.training.examples import StoreSource
 from bype.training.randomness import generator_for
@@ -77,7 +79,7 @@ def evaluate(
         queries = encode_rows(run.model, split, rows)
         references, own, labels = _references(run, store, split_name, rows, queries)
     with stage("comparing with the aggregate posterior"):
-        chosen = slice(0, min(len(rows), _MAX_GAP_IMAGES))
+        chosen = torch.from_numpy(spread_rows(len(rows), _MAX_GAP_IMAGES))
         gap = prior_gap(
             DiagonalNormal(queries.mean[chosen], queries.log_variance[chosen]),
             references,
@@ -87,20 +89,20 @@ def evaluate(
         )
     representation = None
     query_labels = split.labels(rows) if split.has_labels else None
-    if query_labels is not None and labels is not None:
+    if query_labels is not None and labels is not None and len(labels) > int((own >= 0).sum()):
         with stage("classifying latent means"):
             representation = _representation(queries, query_labels, references, labels, own)
     layout = known.map if known else None
-    if with_map and layout is None and len(rows) >= 5:
+    if with_map and layout is None and can_be_laid_out(queries.mean.numpy()):
         with stage("laying out a map"):
             layout = _map(queries.mean, rows, query_labels)
     measured = known.density if known else None
+    journal = None
     if density is not None:
-        identity = {"step": run.step, "fingerprint": store.manifest.fingerprint, "split": split_name}
+        identity = {"model": run.fingerprint, "store": store.manifest.fingerprint, "split": split_name}
+        journal = journal_path(run.folder, "density", identity | asdict(density))
         with stage("estimating the likelihood") as report:
-            measured = measure_density(
-                run.model, StoreSource(split), density, run.folder / "evaluation.journal", identity, report
-            )
+            measured = measure_density(run.model, StoreSource(split), density, journal, identity, report)
     evaluation = Evaluation(
         step=run.step,
         source=store.manifest.source,
@@ -113,6 +115,8 @@ def evaluate(
         map=layout,
     )
     write_results(run.folder, read_results(run.folder).with_evaluation(evaluation))
+    if journal is not None:
+        journal.unlink(missing_ok=True)
     return evaluation
 
 

@@ -1,5 +1,6 @@
 """A journal of a long computation: what is in it need not be computed again."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,13 @@ from typing import Any, Self
 from bype.data.files import WRITE_FLAGS
 
 _MAX_LINE_BYTES = 2**22
+_MAX_BYTES = 2**30
+
+
+def journal_path(folder: Path, purpose: str, identity: dict[str, Any]) -> Path:
+    """Return where to keep a computation's journal: each has a file of its own, so that none is lost to another."""
+    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return folder / f"{purpose}-{name}.journal"
 
 
 class Journal:
@@ -34,7 +42,7 @@ class Journal:
 
     def _read(self, identity: dict[str, Any]) -> int:
         """Read the lines that are whole, and return the length of them."""
-        if not self._path.is_file() or self._path.is_symlink():
+        if self._path.is_symlink() or not self._path.is_file() or self._path.stat().st_size > _MAX_BYTES:
             return 0
         whole = 0
         with self._path.open("rb") as file:

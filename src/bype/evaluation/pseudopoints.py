@@ -39,7 +39,7 @@ class PseudoPoints:
         return float(self.weights.sum() ** 2 / np.square(self.weights).sum())
 
 
-def points_and_weights(model: LatentModel) -> tuple[torch.Tensor, torch.Tensor, int]:
+def points_and_weights(model: LatentModel, num_train: int) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Return a prior's points, their probabilities in float64, and how many examples they stand for."""
     coreset: Pseudocoreset | None = None
     if isinstance(model.prior, PseudocoresetPrior):
@@ -50,7 +50,7 @@ def points_and_weights(model: LatentModel) -> tuple[torch.Tensor, torch.Tensor, 
         return coreset.points, coreset.probabilities, coreset.total
     if isinstance(model.prior, VampPrior):
         count = len(model.prior.pseudo_inputs)
-        return model.prior.inputs(), torch.full((count,), 1 / count, dtype=torch.float64), count
+        return model.prior.inputs(), torch.full((count,), 1 / count, dtype=torch.float64), num_train
     raise RunError("this run's prior has no pseudo-points; train one with the prior bype or vamp")
 
 
@@ -67,7 +67,7 @@ def describe_points(model: LatentModel, train: Split, num_classes: int) -> Pseud
     num_classes
         Of their labels; 0 if they have none.
     """
-    points, probabilities, total = points_and_weights(model)
+    points, probabilities, total = points_and_weights(model, len(train))
     order = torch.argsort(probabilities, descending=True, stable=True)
     rows = spread_rows(len(train), _MAX_REFERENCES)
     means = encode_rows(model, train, rows).mean.numpy()

@@ -4,7 +4,6 @@ All values are nats per example, summed over dimensions and averaged over exampl
 """
 
 import dataclasses
-import math
 import types
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from bype.data.files import FileError, read_json, to_json, write_atomic
 
 FORMAT_VERSION = 1
 FILE_NAME = "evaluation.json"
+_LARGEST = 1e15
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,9 @@ class Evaluation:
 class ClassifierError:
     """The test error of a classifier trained with augmentation."""
 
+    step: int
+    fingerprint: str
+    """Of the store."""
     way: str
     """``posterior`` or ``prior``: where the latents of generated examples come from."""
     real_share: float
@@ -149,8 +152,8 @@ class Results:
 
     def with_augmentation(self, errors: list[ClassifierError]) -> "Results":
         """Return the results with these errors of classifiers, in place of earlier ones of the same kind."""
-        keys = {(e.way, e.real_share) for e in errors}
-        others = [e for e in self.augmentation if (e.way, e.real_share) not in keys]
+        keys = {(e.fingerprint, e.way, e.real_share) for e in errors}
+        others = [e for e in self.augmentation if (e.fingerprint, e.way, e.real_share) not in keys]
         return dataclasses.replace(self, augmentation=[*others, *errors])
 
 
@@ -195,8 +198,8 @@ def _typed(hint: Any, value: Any) -> Any:
         return [_typed(get_args(hint)[0], item) for item in value]
     if get_origin(hint) is dict and isinstance(value, dict):
         return {key: _typed(get_args(hint)[1], item) for key, item in value.items()}
-    if hint is float and type(value) in (int, float) and math.isfinite(value):
+    if hint is float and type(value) in (int, float) and abs(value) < _LARGEST:
         return float(value)
-    if hint in (int, str) and type(value) is hint:
+    if (hint is str and type(value) is str) or (hint is int and type(value) is int and abs(value) < 2**62):
         return value
     raise ValueError(f"{str(value)[:40]!r} is no {getattr(hint, '__name__', hint)}")

@@ -29,14 +29,15 @@ def knn_accuracy(references: Means, reference_labels: Labels, queries: Means, qu
         return {}
     search = NearestNeighbors(n_neighbors=max(counts), algorithm="brute").fit(references)
     neighbours = reference_labels[search.kneighbors(queries, return_distance=False)]
-    num_classes = int(reference_labels.max()) + 1
-    accuracy = {}
-    for count in counts:
-        votes = np.zeros((len(queries), num_classes), dtype=np.int64)
-        for k in range(count):
-            votes[np.arange(len(queries)), neighbours[:, k]] += 1
-        accuracy[str(count)] = float((votes.argmax(1) == query_labels).mean())
-    return accuracy
+    return {str(count): float((_vote(neighbours[:, :count]) == query_labels).mean()) for count in counts}
+
+
+def _vote(labels: Labels) -> Labels:
+    """Return the most frequent label of each row (n, K); of equally frequent ones the smallest."""
+    ordered = np.sort(labels, axis=1)
+    frequency = (ordered[:, :, None] == ordered[:, None, :]).sum(2)
+    chosen: Labels = np.take_along_axis(ordered, frequency.argmax(1)[:, None], 1)[:, 0]
+    return chosen
 
 
 def probe_accuracy(references: Means, reference_labels: Labels, queries: Means, query_labels: Labels) -> float:
@@ -50,10 +51,16 @@ def probe_accuracy(references: Means, reference_labels: Labels, queries: Means, 
     return float(probe.score(queries, query_labels))
 
 
+def can_be_laid_out(means: Means) -> bool:
+    """Tell whether latent means are enough, and different enough, for a map."""
+    return len(means) >= 5 and bool(np.isfinite(means).all()) and bool(np.ptp(means, axis=0).max() > 0)
+
+
 def tsne(means: Means, seed: int = 0) -> NDArray[np.float32]:
     """Lay out latent means (n, D) on a plane, (n, 2)."""
-    if len(means) < 5:
-        raise ValueError(f"a map needs at least five examples, not {len(means)}")
-    layout = TSNE(perplexity=min(30.0, (len(means) - 1) / 4), init="pca", random_state=seed, n_jobs=2)
+    if not can_be_laid_out(means):
+        raise ValueError("a map needs at least five examples that differ")
+    start = "pca" if means.shape[1] > 1 else "random"
+    layout = TSNE(perplexity=min(30.0, (len(means) - 1) / 4), init=start, random_state=seed, n_jobs=2)
     placed: NDArray[np.float32] = layout.fit_transform(means)
     return placed

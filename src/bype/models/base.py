@@ -99,4 +99,5 @@ class LatentModel(nn.Module, ABC):
 def decode_rows(decoder: nn.Module, *latents: Tensor) -> Tensor:
     """Call a decoder that takes (rows, D) with latents (..., D) and return its outputs flat, (..., d)."""
     output: Tensor = decoder(*(latent.reshape(-1, latent.shape[-1]) for latent in latents))
+    output = output.float() if output.dtype.itemsize < 4 else output  # under autocast; a likelihood needs more digits
     return output.reshape(*latents[0].shape[:-1], math.prod(output.shape[1:]))

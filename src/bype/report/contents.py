@@ -14,6 +14,7 @@ from bype.evaluation import generation
 from bype.evaluation.evaluate import default_split
 from bype.evaluation.pseudopoints import PseudoPoints, describe_points
 from bype.evaluation.records import ClassifierError, Evaluation, read_results
+from bype.evaluation.rows import spread_rows
 from bype.pictures import is_picture, plate, to_bytes
 from bype.priors import GaussianPrior, JointPseudocoresetPrior, PseudocoresetPrior, VampPrior
 from bype.training.config import TrainingConfig
@@ -64,11 +65,12 @@ def gather(folder: Path, name: str, seed: int = 0) -> RunContents:
     """Gather what a page shows of the run in ``folder``."""
     run = TrainedRun.open(folder)
     results = read_results(folder)
+    own = run.data.fingerprint
     current = [found for found in results.evaluations if found.step == run.step]
+    current.sort(key=lambda found: found.fingerprint != own)  # data that the run knows come first
     chosen = next((e for split in ("test", "validation", "train") for e in current if e.split == split), None)
-    contents = RunContents(
-        name, run.config, run.data, run.step, read_metrics(folder), chosen, list(results.augmentation)
-    )
+    augmentation = [found for found in results.augmentation if (found.step, found.fingerprint) == (run.step, own)]
+    contents = RunContents(name, run.config, run.data, run.step, read_metrics(folder), chosen, augmentation)
     if chosen is None:
         stale = " of this model" if results.evaluations else ""
         contents.notes.append(f"There is no evaluation{stale} yet: bype evaluate {folder}")
@@ -80,7 +82,7 @@ def gather(folder: Path, name: str, seed: int = 0) -> RunContents:
     generator = torch.Generator().manual_seed(seed)
     if is_picture(run.data.shape):
         _add_pictures(contents, run, store, generator)
-    elif store is not None:
+    elif store is not None and len(run.data.shape) == 1:
         contents.features = _feature_summary(run, store, generator)
     has_points = isinstance(run.model.prior, PseudocoresetPrior | JointPseudocoresetPrior | VampPrior)
     if store is not None and has_points:
@@ -109,7 +111,7 @@ def _add_pictures(contents: RunContents, run: TrainedRun, store: Store | None, g
     if store is None:
         return
     split = store.split(default_split(store))
-    x = StoreSource(split).read(np.arange(min(3 * _COLUMNS, len(split)), dtype=np.int64))
+    x = StoreSource(split).read(spread_rows(len(split), 3 * _COLUMNS))
     pairs = zip(_lines(x), _lines(generation.reconstruct(model, x)), strict=True)
     contents.reconstructions = plate([line for pair in pairs for line in pair])
     if len(x) >= 2:
@@ -131,8 +133,7 @@ def _add_points(contents: RunContents, points: PseudoPoints, store: Store) -> No
 
 def _feature_summary(run: TrainedRun, store: Store, generator: torch.Generator) -> FeatureSummary:
     split = store.split(default_split(store))
-    rows = np.unique(np.linspace(0, len(split) - 1, min(len(split), 2000)).round().astype(np.int64))
-    data = split.read(rows).astype(np.float64)
+    data = split.read(spread_rows(len(split), 2000)).astype(np.float64)
     made = generation.sample(run.model, 2000, with_noise=True, generator=generator).double().numpy()
     names = list(run.data.names) or [f"feature {k}" for k in range(data.shape[1])]
     return FeatureSummary(

@@ -73,7 +73,8 @@ def _evaluated_on(run: RunContents) -> str:
     if run.evaluation is None:
         return ""
     density = run.evaluation.density
-    text = f"{run.evaluation.split} split"
+    is_own = run.evaluation.fingerprint == run.data.fingerprint
+    text = f"{run.evaluation.split} split" + ("" if is_own else f" of {run.evaluation.source}")
     return text if density is None else f"{text}: {density.num_images:,} examples, {density.num_samples:,} draws each"
 
 

@@ -55,7 +55,7 @@ def _sections(runs: Sequence[RunContents]) -> list[Markup]:
         pictures(
             runs,
             "Reconstructions",
-            "Examples that were not trained on, each line above what the model makes of it.",
+            "Examples, each line above what the model makes of it.",
             lambda run: run.reconstructions,
         ),
         pictures(

@@ -134,7 +134,7 @@ def maps(runs: Sequence[RunContents]) -> Markup:
         cards.append(card(heading(runs, run), chart, element("ul", *keys, class_="legend")))
     if not cards:
         return Markup("")
-    text = "Latent means of examples that were not trained on, laid out by t-SNE: neighbours are alike."
+    text = "Latent means of examples, laid out by t-SNE: neighbours are alike."
     return section("Map", text, element("div", *cards, class_="cards"))
 
 

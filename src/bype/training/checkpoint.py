@@ -134,6 +134,11 @@ class CheckpointFolder:
         place, manifest = self._manifest(step)
         return _load_tensors(place, "model.safetensors", manifest, max_bytes)
 
+    def model_checksum(self, step: int) -> str:
+        """Return the checksum of a model's file, from the manifest."""
+        _, manifest = self._manifest(step)
+        return str(manifest["files"]["model.safetensors"]["sha256"])
+
     def model_bytes(self, step: int) -> int:
         """Return the size of a model's file, before anything of it is read."""
         path = self.folder / str(step) / "model.safetensors"

@@ -93,7 +93,9 @@ class TrainingConfig:
     update_every: str = advanced("10 epochs", "between two updates of the pseudocoreset")
     update_steps: int = advanced(0, "batches in an update; 0 for a pass over the training split")
     update_batch: int = advanced(0, "examples in a batch of an update; 0 for as many as in a training step")
-    update_step_size: float = advanced(0.1, "of an update; the paper takes the better of 0.1 and 0.5")
+    update_step_size: float = advanced(
+        0.1, "of an update; the paper takes the better of 0.1 and 0.5, for elbo take 0.01"
+    )
     update_optimiser: Literal["adam", "plain"] = advanced(
         "adam", "steps of an update as the authors ran it, or as printed"
     )

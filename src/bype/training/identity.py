@@ -66,6 +66,7 @@ class DataIdentity:
             and 1 <= count < 2**62
             and texts(fields["classes"])
             and texts(fields["names"])
+            and len(fields["names"]) in (0, shape[0])
         )
         if not sound or not isinstance(shape, list):
             raise FileError(f"{path} does not describe its data as this bype does")

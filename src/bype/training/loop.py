@@ -19,6 +19,7 @@ from bype.coreset import ELBOAscent
 from bype.data.order import derive_key
 from bype.data.store import Split, Store
 from bype.objective import ELBO, ELBOTerms, kl_weight
+from bype.priors.base import SelectedRows, encode_source
 from bype.training.board import Board, open_board
 from bype.training.build import build_model, build_rule
 from bype.training.checkpoint import Checkpoint, CheckpointError
@@ -59,7 +60,7 @@ class TrainingState:
         numbers = [*state.sums.values(), *([] if state.best is None else [state.best])]
         if not all(type(count) is int and 0 <= count < 2**62 for count in counts):
             raise ValueError("its counts are no counts")
-        if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
+        if not all(isinstance(number, int | float) and abs(number) < 1e30 for number in numbers):
             raise ValueError("its sums are no numbers")
         return state
 
@@ -314,8 +315,10 @@ class Trainer:
         """Return the KL term of the top level on some validation examples, with the same noise each time."""
         if self._validation is None:
             return None
-        rows = np.arange(min(len(self._validation), _COMPARED_EXAMPLES), dtype=np.int64)
-        posterior = self.model.encode(StoreSource(self._validation).read(rows))
+        total = len(self._validation)
+        rows = torch.linspace(0, total - 1, min(total, _COMPARED_EXAMPLES)).round().long()
+        chosen = SelectedRows(StoreSource(self._validation), rows)
+        posterior = encode_source(self.model.encode, chosen, torch.device("cpu"))
         z, log_posterior = posterior.sample_and_score(generator=generator_for(self._config.seed, "comparison"))
         return float((log_posterior - self.model.prior_distribution().log_prob(z)).double().mean())
 

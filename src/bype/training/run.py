@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import math
 import os
 import platform
 import secrets
@@ -26,6 +25,7 @@ from bype.training.identity import DataIdentity
 FORMAT_VERSION = 1
 _KEPT_CHECKPOINTS = 2
 _MAX_METRICS_BYTES = 2**24
+_LARGEST_NUMBER = 1e15
 
 
 class RunError(RuntimeError):
@@ -192,7 +192,7 @@ def read_metrics(folder: Path) -> list[MetricsLine]:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) < _LARGEST_NUMBER
 
 
 class MetricsFile:

@@ -29,6 +29,8 @@ class TrainedRun:
     config: TrainingConfig
     data: DataIdentity
     step: int
+    fingerprint: str
+    """Of the model's numbers."""
     model: LatentModel
 
     @classmethod
@@ -40,7 +42,8 @@ class TrainedRun:
         folder
             The run directory.
         data
-            The store that it was trained on, if it has moved. Only an exemplar prior needs it.
+            Where the store that it was trained on may be, if it has moved. Only an exemplar prior needs it; another
+            store is not taken for it.
         """
         if not (folder / "config.json").exists():
             raise RunError(f"{folder} is no run, it has no config.json; make one with: bype train")
@@ -60,7 +63,8 @@ class TrainedRun:
             raise CheckpointError(f"{folder} needs {2 * needed / 1e9:.0f} GB of memory, not {memory / 1e9:.0f}")
         source: ExampleSource = BlankSource(identity)
         if config.prior == "exemplar":
-            source = StoreSource(open_store(identity, data).split("train"))
+            is_own = data is not None and Store(data).manifest.fingerprint == identity.fingerprint
+            source = StoreSource(open_store(identity, data if is_own else None).split("train"))
         model = build_model(config, identity.shape, source)
         tensors = checkpoints.load_model(step, size)
         try:
@@ -69,7 +73,8 @@ class TrainedRun:
             raise CheckpointError(f"checkpoint {step} in {folder} does not fit its config") from error
         if not all(value.isfinite().all() for value in model.state_dict().values()):
             raise CheckpointError(f"checkpoint {step} in {folder} holds numbers that are not finite")
-        return cls(folder, config, identity, step, model.train(False).requires_grad_(False))
+        fingerprint = checkpoints.model_checksum(step)
+        return cls(folder, config, identity, step, fingerprint, model.train(False).requires_grad_(False))
 
     def store(self, data: Path | None = None) -> Store:
         """Open the store that the run remembers, or another one with examples of the same kind."""

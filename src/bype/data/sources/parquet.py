@@ -114,6 +114,12 @@ class _Table:
             raise SourceError(f"{files[0]} has no column {label!r}; it has {', '.join(self.columns)}")
         self.label = label if label is not None else "label" if "label" in self.columns else None
         types = self._arrow.types
+        if self.label is not None:
+            kind = self._schema.field(self.label).type
+            if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
+                raise SourceError(
+                    f"{files[0]}: column {self.label!r} holds {kind}; labels must be whole numbers or text: cast them"
+                )
         self.has_number_labels = self.label is not None and types.is_integer(self._schema.field(self.label).type)
         pictures = [field.name for field in self._schema if field.name != self.label and self._is_picture(field.type)]
         if len(pictures) > 1:
@@ -202,8 +208,7 @@ class _Table:
         for name in self.features:
             column = batch.column(name)
             if self._arrow.types.is_nested(column.type):
-                lengths = {len(value) if value is not None else -1 for value in column}
-                if len(lengths) > 1 or column.null_count:
+                if column.null_count or len({len(value) for value in column}) > 1:
                     raise SourceError(f"{file}: lists in column {name!r} are not all of one length from row {first} on")
                 part = column.flatten().to_numpy(zero_copy_only=False).reshape(batch.num_rows, -1)
             else:
