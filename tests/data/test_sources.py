@@ -119,6 +119,7 @@ def test_arrays_that_cannot_be_used_are_refused(tmp_path):
     cases = {
         "objects": (np.array([{"a": 1}] * 3, dtype=object), "cannot read|plain numbers"),
         "float images": (np.zeros((5, 8, 8)), "neither images"),
+        "alpha": (np.zeros((5, 8, 8, 4), dtype=np.uint8), "alpha channel"),
         "nan": (np.full((20, 3), np.nan), "not finite"),
         "empty": (np.zeros((0, 3)), "non-empty"),
     }

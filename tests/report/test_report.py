@@ -163,6 +163,7 @@ def test_without_labels_pseudocoreset_or_evaluation_the_page_is_whole(trained_ga
 
 def test_without_its_data_the_page_shows_what_the_model_alone_can(evaluated):
     config = json.loads((evaluated / "config.json").read_text())
+    store = config["data"]["store"]
     config["data"]["store"] = "/nowhere/at/all"
     (evaluated / "config.json").write_text(json.dumps(config))
     page = render([gather(evaluated, "lost")])
@@ -170,6 +171,8 @@ def test_without_its_data_the_page_shows_what_the_model_alone_can(evaluated):
         "In numbers", "Training", "Samples", "More of the same kind", "Map", "Nearest neighbours",
     ]  # fmt: skip
     assert "The data are not at hand" in page
+    moved = render([gather(evaluated, "found", Path(store))])
+    assert "Reconstructions" in headings(checked(moved))
 
 
 def test_several_runs_stand_side_by_side(evaluated, trained_gaussian, trained_exemplar):

@@ -21,12 +21,12 @@ from bype.data.store import Store
 from bype.evaluation.pseudopoints import points_and_weights
 from bype.models import mlp_vae
 from bype.objective import ELBO
-from bype.priors import GaussianPrior
+from bype.priors import GaussianPrior, Pseudocoreset
 from bype.training import checkpoint
 from bype.training.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 from bype.training.config import ConfigError, Span, TrainingConfig
 from bype.training.examples import TrainingOrder
-from bype.training.loop import train
+from bype.training.loop import Trainer, train
 from bype.training.optimizer import NormalisedAdam, normalise_
 from bype.training.progress import Display
 from bype.training.run import RunDirectory, RunError, read_config
@@ -477,3 +477,16 @@ def test_an_ascent_improves_the_prior_on_validation(store, tmp_path):
         if "update" in line:
             assert line["update"]["kl_after"] < line["update"]["kl_before"]
             assert "taken_back" not in line["update"]
+
+
+def test_an_update_that_breaks_gives_one_line(store, tmp_path, monkeypatch):
+    def broken(pseudocoreset, points, weights):
+        raise ValueError("points or weights are not finite; a smaller step size may help")
+
+    config = replace(update_steps=2)
+    with RunDirectory(tmp_path / "run") as run:
+        trainer = Trainer(config, Store(store), run, Display())
+        monkeypatch.setattr(Pseudocoreset, "assign", broken)
+        with pytest.raises(RunError, match=r"the update .* failed: .*smaller step size"):
+            trainer.run()
+        trainer.close()

@@ -1,5 +1,6 @@
 """Measuring a trained run."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ def evaluate(words: list[str]) -> int:
     if options.samples < 0 or options.rows < 1 or (options.images is not None and options.images < 1):
         raise UsageError("--samples must not be negative, --images and --rows at least 1")
     run = TrainedRun.open(options.run, options.data)
+    if not os.access(options.run, os.W_OK):
+        raise UsageError(f"cannot write to {options.run}, where the results go; copy the run to a place of your own")
     density = None
     if options.samples:
         density = DensityOptions(options.samples, options.images, options.rows, options.precision, options.seed)

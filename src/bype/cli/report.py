@@ -14,6 +14,8 @@ class _Report:
     """run directories; several are shown side by side"""
     out: Path
     """the page, one file that needs nothing else"""
+    data: Path | None = None
+    """where the store that a run was trained on is, if it has moved"""
 
 
 def report(words: list[str]) -> int:
@@ -27,7 +29,8 @@ def report(words: list[str]) -> int:
         raise UsageError("name at least one run: bype report RUN --out report.html")
     if options.out.suffix not in (".html", ".htm"):
         raise UsageError(f"{options.out} is a page: choose a name that ends in .html")
-    contents = [gather(folder, name) for folder, name in zip(options.runs, _names(options.runs), strict=True)]
+    names = _names(options.runs)
+    contents = [gather(folder, name, options.data) for folder, name in zip(options.runs, names, strict=True)]
     page = render(contents)
     write_atomic(options.out, page.encode())
     print(f"{options.out}, {len(page) / 1e6:.1f} MB; open it in a browser")

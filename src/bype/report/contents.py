@@ -61,9 +61,9 @@ class RunContents:
     """What is missing, and why."""
 
 
-def gather(folder: Path, name: str, seed: int = 0) -> RunContents:
-    """Gather what a page shows of the run in ``folder``."""
-    run = TrainedRun.open(folder)
+def gather(folder: Path, name: str, data: Path | None = None) -> RunContents:
+    """Gather what a page shows of the run in ``folder``; ``data`` is where its store may have moved to."""
+    run = TrainedRun.open(folder, data)
     results = read_results(folder)
     own = run.data.fingerprint
     current = [found for found in results.evaluations if found.step == run.step]
@@ -75,11 +75,12 @@ def gather(folder: Path, name: str, seed: int = 0) -> RunContents:
         stale = " of this model" if results.evaluations else ""
         contents.notes.append(f"There is no evaluation{stale} yet: bype evaluate {folder}")
     try:
-        store = open_store(run.data, None)
+        is_own = data is not None and Store(data).manifest.fingerprint == run.data.fingerprint
+        store = open_store(run.data, data if is_own else None)
     except (RunError, FileError) as error:
         store = None
         contents.notes.append(f"The data are not at hand, so what needs them is left out: {error}")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     if is_picture(run.data.shape):
         _add_pictures(contents, run, store, generator)
     elif store is not None and len(run.data.shape) == 1:

@@ -291,14 +291,17 @@ class Trainer:
         before = {name: value.clone() for name, value in self.model.prior.state_dict().items()}
         kl_before = self._validation_kl()
         self._rule.start_update()
-        objectives = [
-            self._rule.step(
-                self.model,
-                self._source.read(self._update_order.rows(first + j)),
-                generator=generator_for(seed, "update", step, j),
-            )
-            for j in range(self._update_steps)
-        ]
+        try:
+            objectives = [
+                self._rule.step(
+                    self.model,
+                    self._source.read(self._update_order.rows(first + j)),
+                    generator=generator_for(seed, "update", step, j),
+                )
+                for j in range(self._update_steps)
+            ]
+        except ValueError as error:
+            raise RunError(f"the update of the pseudocoreset at step {step} failed: {error}") from error
         found = {"steps": self._update_steps, "objective_first": objectives[0], "objective_last": objectives[-1]}
         if kl_before is not None:
             kl_after = self._validation_kl()

@@ -76,6 +76,8 @@ def _layout(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[t
         )
     if len(shape) == 3:
         return (1, *shape[1:]), "uint8", False
+    if shape[3] == 4 and shape[1] not in (1, 3):
+        raise SourceError(f"{path}: images of shape {shape[1:]} seem to have an alpha channel; leave it out")
     if shape[3] in (1, 3):
         return (shape[3], shape[1], shape[2]), "uint8", True
     return shape[1:], "uint8", False
