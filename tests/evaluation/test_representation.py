@@ -12,7 +12,7 @@ from bype.evaluation.aggregate import active_units, prior_gap
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.records import read_results
 from bype.evaluation.representation import NEIGHBOUR_COUNTS, knn_accuracy, probe_accuracy, tsne
-from bype.evaluation.rows import encode_rows, spread_rows
+from bype.training.rows import encode_rows, spread_rows
 from bype.training.trained import TrainedRun
 
 

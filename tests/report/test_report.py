@@ -17,13 +17,13 @@ from bype.cli import main
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.generation import interpolate, reconstruct
-from bype.evaluation.rows import spread_rows
 from bype.pictures import grid, plate, to_bytes
 from bype.report.charts import Series, histogram, line_chart, scatter, ticks
 from bype.report.contents import gather
 from bype.report.markup import element
 from bype.report.page import render
 from bype.training.examples import StoreSource
+from bype.training.rows import spread_rows
 from bype.training.trained import TrainedRun
 
 VOID = {"meta", "img"}

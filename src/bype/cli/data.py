@@ -1,6 +1,7 @@
 """Making stores and looking at them."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,13 +46,18 @@ def data_prepare(words: list[str]) -> int:
             seed=options.seed,
             progress=progress,
         )
-    for line in prepared.skipped[:20]:
-        print(f"skipped {line}", file=sys.stderr)
-    if len(prepared.skipped) > 20:
-        print(f"skipped {len(prepared.skipped) - 20} more", file=sys.stderr)
+    say_skipped(prepared.skipped)
     counts = ", ".join(f"{split.num_rows:,} {name}" for name, split in prepared.manifest.splits.items())
     print(f"{options.out}: {prepared.manifest.source}, examples of shape {prepared.manifest.shape}, {counts}")
     return 0
+
+
+def say_skipped(skipped: Sequence[str]) -> None:
+    """Say what could not be read, and why: the first twenty, and how many more."""
+    for line in skipped[:20]:
+        print(f"skipped {line}", file=sys.stderr)
+    if len(skipped) > 20:
+        print(f"skipped {len(skipped) - 20} more", file=sys.stderr)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +11,6 @@ import tyro
 from bype.cli.options import UsageError, parse
 
 if TYPE_CHECKING:
-    from bype.console import Report
     from bype.evaluation.records import Estimate, Evaluation
 
 
@@ -41,6 +39,7 @@ class _Evaluate:
 def evaluate(words: list[str]) -> int:
     """Measure a run on a split."""
     options = parse(_Evaluate, words, "bype evaluate", "Measure a run; interrupted, the same command goes on.")
+    from bype.console import progress_bar
     from bype.evaluation.density import DensityOptions
     from bype.evaluation.evaluate import default_split
     from bype.evaluation.evaluate import evaluate as measure
@@ -55,20 +54,11 @@ def evaluate(words: list[str]) -> int:
     if options.samples:
         density = DensityOptions(options.samples, options.images, options.rows, options.precision, options.seed)
     split = options.split or default_split(run.store(options.data))
-    found = measure(run, split, data=options.data, density=density, with_map=not options.no_map, stage=show_stage)
+    found = measure(run, split, data=options.data, density=density, with_map=not options.no_map, stage=progress_bar)
     for line in describe(found):
         print(line)
     print(f"written to {options.run / 'evaluation.json'}; a page of it: bype report {options.run} --out report.html")
     return 0
-
-
-@contextmanager
-def show_stage(title: str) -> Iterator["Report"]:
-    """Show a bar for a stage, on a terminal."""
-    from bype.console import progress_bar
-
-    with progress_bar(title) as report:
-        yield report
 
 
 def describe(found: "Evaluation") -> Iterator[str]:

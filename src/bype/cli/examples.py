@@ -11,8 +11,13 @@ if TYPE_CHECKING:
     from bype.training.trained import TrainedRun
 
 
-def named_example(run: "TrainedRun", name: str, data: Path | None, split: str | None) -> "Tensor":
-    """Return the example (*data_shape) that a user names: a row number of a split, or an image file."""
+def named_examples(
+    run: "TrainedRun", names: tuple[str, ...], data: Path | None, split: str | None, most: int = 0
+) -> "Tensor":
+    """Return the examples (n, *data_shape) that a user names, by row number of a split or as image files.
+
+    If none is named, the first ``most`` rows.
+    """
     import numpy as np
     import torch
 
@@ -21,15 +26,22 @@ def named_example(run: "TrainedRun", name: str, data: Path | None, split: str | 
     from bype.pictures import is_picture
     from bype.training.examples import StoreSource, as_model_input
 
-    if name.isdigit():
+    chosen = None
+    if not names or any(name.isdigit() for name in names):
         store = run.store(data)
         chosen = store.split(split or default_split(store))
-        if int(name) >= len(chosen):
-            raise UsageError(f"split {chosen.name} has rows 0 to {len(chosen) - 1}, not {name}")
-        return StoreSource(chosen).read(np.array([int(name)]))[0]
-    if not is_picture(run.data.shape):
-        raise UsageError(f"{name!r} is no row number; this run was trained on features, name a row of its store")
-    return as_model_input(torch.from_numpy(read_picture(Path(name), run.data.shape).copy()))
+        names = names or tuple(str(k) for k in range(min(most, len(chosen))))
+
+    def example(name: str) -> "Tensor":
+        if chosen is not None and name.isdigit():
+            if int(name) >= len(chosen):
+                raise UsageError(f"split {chosen.name} has rows 0 to {len(chosen) - 1}, not {name}")
+            return StoreSource(chosen).read(np.array([int(name)]))[0]
+        if not is_picture(run.data.shape):
+            raise UsageError(f"{name!r} is no row number; this run was trained on features, name a row of its store")
+        return as_model_input(torch.from_numpy(read_picture(Path(name), run.data.shape).copy()))
+
+    return torch.stack([example(name) for name in names])
 
 
 def save_lines(lines: "list[Tensor]", out: Path, shape: tuple[int, ...]) -> None:

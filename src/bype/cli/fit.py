@@ -1,14 +1,14 @@
 """From what a user has to a page, in one go."""
 
 import dataclasses
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
 
-from bype.cli.evaluate import describe, show_stage
+from bype.cli.data import say_skipped
+from bype.cli.evaluate import describe
 from bype.cli.options import UsageError, parse
 from bype.training.config import TrainingConfig
 
@@ -41,8 +41,7 @@ def fit(words: list[str]) -> int:
     options = parse(_Fit, words, "bype fit", "Prepare, train, evaluate and report; interrupted, it goes on.")
     if options.minutes <= 0:
         raise UsageError("--minutes must be positive")
-    from rich.console import Console
-
+    from bype.console import progress_bar
     from bype.data.files import write_atomic
     from bype.evaluation.density import DensityOptions
     from bype.evaluation.evaluate import default_split, evaluate
@@ -50,7 +49,7 @@ def fit(words: list[str]) -> int:
     from bype.report.contents import gather
     from bype.report.page import render
     from bype.training.loop import train
-    from bype.training.progress import LiveDisplay, PlainDisplay
+    from bype.training.progress import display_here
     from bype.training.run import read_config
     from bype.training.trained import TrainedRun
 
@@ -60,9 +59,7 @@ def fit(words: list[str]) -> int:
     else:
         config = _config(store, options.minutes, options.seed)
     print(f"training a {config.network} with {config.components} pseudo-points for {config.length}")
-    console = Console()
-    display = LiveDisplay(console) if console.is_terminal else PlainDisplay()
-    outcome = train(config, store.folder, options.out, display)
+    outcome = train(config, store.folder, options.out, display_here())
     if outcome.state == "stopped":
         print(f"stopped at step {outcome.step}. The same command goes on.")
         return 128 + (outcome.signal or 0)
@@ -70,7 +67,7 @@ def fit(words: list[str]) -> int:
     known = read_results(options.out).find(store.manifest.fingerprint, default_split(store))
     is_known = known is not None and known.step == run.step and known.density is not None
     density = None if is_known else DensityOptions(_DRAWS, _IMAGES)
-    found = evaluate(run, default_split(store), density=density, stage=show_stage)
+    found = evaluate(run, default_split(store), density=density, stage=progress_bar)
     for line in describe(found):
         print(line)
     page = options.out / "report.html"
@@ -111,8 +108,7 @@ def _store(options: _Fit) -> "Store":
     options.out.mkdir(parents=True, exist_ok=True)
     with progress_bar("preparing") as report:
         prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
-    for line in prepared.skipped[:20]:
-        print(f"skipped {line}", file=sys.stderr)
+    say_skipped(prepared.skipped)
     counts = ", ".join(f"{split.num_rows:,} {name}" for name, split in prepared.manifest.splits.items())
     skipped = f"; {len(prepared.skipped)} files were skipped, see above" if prepared.skipped else ""
     print(f"{prepared.manifest.source}: {counts}{skipped}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from bype.cli.examples import named_example, save_lines
+from bype.cli.examples import named_examples, save_lines
 from bype.cli.options import UsageError, parse
 
 
@@ -50,8 +50,7 @@ def sample(words: list[str]) -> int:
     generator = torch.Generator().manual_seed(options.seed)
     if options.like:
         lines = []
-        for name in options.like:
-            x = named_example(run, name, options.data, options.split)
+        for x in named_examples(run, options.like, options.data, options.split):
             copies = x.expand(options.count, *x.shape)
             made = generation.generate_like(model, copies, generation.default_way(model), generator=generator)
             lines.append(torch.cat([x[None], made]))
@@ -94,15 +93,10 @@ def reconstruct(words: list[str]) -> int:
     import torch
 
     from bype.evaluation import generation
-    from bype.evaluation.evaluate import default_split
     from bype.training.trained import TrainedRun
 
     run = TrainedRun.open(options.run, options.data)
-    names = options.examples
-    if not names:
-        store = run.store(options.data)
-        names = tuple(str(k) for k in range(min(20, len(store.split(options.split or default_split(store))))))
-    x = torch.stack([named_example(run, name, options.data, options.split) for name in names])
+    x = named_examples(run, options.examples, options.data, options.split, most=20)
     made = generation.reconstruct(run.model, x)
     error = (made - x).square().flatten(1).sum(1)
     lines = [made]
@@ -135,21 +129,15 @@ def interpolate(words: list[str]) -> int:
     """Show the way from one example to another."""
     options = parse(_Interpolate, words, "bype interpolate", "Show the way from one example to another.")
     from bype.evaluation import generation
-    from bype.evaluation.evaluate import default_split
     from bype.training.trained import TrainedRun
 
     if options.steps < 2 or len(options.between) % 2:
         raise UsageError("give examples in pairs with --between, and at least 2 --steps, to hold both ends")
     run = TrainedRun.open(options.run, options.data)
-    names = options.between
-    if not names:
-        store = run.store(options.data)
-        rows = len(store.split(options.split or default_split(store)))
-        names = tuple(str(k) for k in range(min(16, rows - rows % 2)))
-        if not names:
-            raise UsageError("the split has one example; a way needs two: name them with --between")
-    ends = [named_example(run, name, options.data, options.split) for name in names]
-    pairs = zip(ends[::2], ends[1::2], strict=True)
+    ends = named_examples(run, options.between, options.data, options.split, most=16)
+    if len(ends) < 2:
+        raise UsageError("the split has one example; a way needs two: name them with --between")
+    pairs = zip(ends[::2], ends[1::2], strict=False)  # of an odd split, the last example has no partner
     lines = [generation.interpolate(run.model, start, end, options.steps) for start, end in pairs]
     save_lines(lines, options.out, run.data.shape)
     print(f"{len(lines)} ways of {options.steps} steps in {options.out}")

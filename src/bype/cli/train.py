@@ -88,14 +88,10 @@ def train(words: list[str]) -> int:
         for line in dry_run(config, options.data):
             print(line)
         return 0
-    from rich.console import Console
-
     from bype.training import loop
-    from bype.training.progress import LiveDisplay, PlainDisplay
+    from bype.training.progress import display_here
 
-    console = Console()
-    display = LiveDisplay(console) if console.is_terminal else PlainDisplay()
-    outcome = loop.train(config, options.data, options.out, display)
+    outcome = loop.train(config, options.data, options.out, display_here())
     best = "" if outcome.best is None else f"; best validation -ELBO {outcome.best:.3f} nats per example"
     if outcome.state == "stopped":
         print(f"stopped at step {outcome.step}{best}. The same command goes on.")

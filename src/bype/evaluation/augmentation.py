@@ -17,8 +17,7 @@ from bype.data.order import derive_key
 from bype.data.store import Split, Store
 from bype.data.writer import StoreWriter
 from bype.evaluation.generation import Way, generate_like
-from bype.pictures import to_bytes
-from bype.training.examples import StoreSource, TrainingOrder
+from bype.training.examples import StoreSource, TrainingOrder, as_stored
 from bype.training.randomness import generator_for
 from bype.training.run import RunError
 from bype.training.trained import TrainedRun
@@ -134,8 +133,7 @@ def export_generated(
             rows = np.arange(first, min(first + 1000, len(train)), dtype=np.int64)
             generator = generator_for(seed, "export", first)
             made = generate_like(run.model, source.read(rows), way, generator=generator).numpy()
-            content = to_bytes(made) if manifest.dtype == "uint8" else made.astype(np.float32)
-            writer.append("train", content, train.labels(rows) if train.has_labels else None)
+            writer.append("train", as_stored(made, manifest.dtype), train.labels(rows) if train.has_labels else None)
             report(first + len(rows), len(train))
     if writer.manifest is None:
         raise RuntimeError("the writer did not finish")

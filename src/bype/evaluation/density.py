@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,13 +17,13 @@ from bype.distributions import NormalMixture
 from bype.evaluation.aggregate import estimate
 from bype.evaluation.journal import Journal
 from bype.evaluation.records import Density
-from bype.evaluation.rows import spread_rows
 from bype.likelihoods import Likelihood
 from bype.memory import keep_freed_memory
 from bype.models.base import LatentModel
 from bype.objective import ImportanceWeightedBound, importance_weighted_bound
 from bype.training.examples import StoreSource
 from bype.training.randomness import generator_for
+from bype.training.rows import spread_rows
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -94,9 +94,7 @@ def measure_density(
     num_images = len(rows)
     keep_freed_memory()
     scorer = _Scorer(model, source, options, rows)
-    identity = {**identity, "num_samples": options.num_samples, "max_rows": options.max_rows}
-    identity |= {"precision": options.precision, "seed": options.seed}
-    with Journal(journal_path, identity) as journal:
+    with Journal(journal_path, identity | asdict(options)) as journal:
         blocks = {entry["first"]: entry for entry in journal.entries if set(entry) == _BLOCK_FIELDS}
         for first in range(0, num_images, _BLOCK_IMAGES):
             stop = min(first + _BLOCK_IMAGES, num_images)

@@ -1,7 +1,7 @@
 """All that can be measured on one split with one trained run."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bype.console import Report, no_report
 from bype.data.store import Store
 from bype.distributions import DiagonalNormal
 from bype.evaluation.aggregate import active_units, prior_gap
@@ -17,9 +18,9 @@ from bype.evaluation.density import DensityOptions, measure_density
 from bype.evaluation.journal import journal_path
 from bype.evaluation.records import Evaluation, Map, Representation, read_results, write_results
 from bype.evaluation.representation import can_be_laid_out, knn_accuracy, probe_accuracy, tsne
-from bype.evaluation.rows import encode_rows, spread_rows
 from bype.training.examples import StoreSource
 from bype.training.randomness import generator_for
+from bype.training.rows import encode_rows, spread_rows
 from bype.training.trained import TrainedRun
 
 _MAX_REFERENCES = 100_000
@@ -27,14 +28,13 @@ _MAX_GAP_IMAGES = 10_000
 _MAX_PROBE_ROWS = 20_000
 _MAP_POINTS = 2_000
 
-Report = Callable[[int, int], None]
 Stage = Callable[[str], AbstractContextManager[Report]]
+"""Shows a stage of some title: a context that yields where its progress is reported to."""
 
 
-@contextmanager
-def silent(title: str) -> Iterator[Report]:
+def silent(title: str) -> AbstractContextManager[Report]:
     """Show no progress."""
-    yield lambda done, total: None
+    return nullcontext(no_report)
 
 
 def default_split(store: Store) -> str:
@@ -66,7 +66,7 @@ def evaluate(
     with_map
         Whether to lay out latent means by t-SNE.
     stage
-        Called with the title of each stage; a context that yields a function to report its progress.
+        Called with the title of each stage.
     """
     store = run.store(data)
     split = store.split(split_name)

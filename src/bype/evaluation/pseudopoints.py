@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
 from bype.data.store import Split
-from bype.evaluation.rows import encode_rows, spread_rows
 from bype.models.base import LatentModel
+from bype.pictures import to_bytes
 from bype.priors import JointPseudocoresetPrior, Pseudocoreset, PseudocoresetPrior, VampPrior
 from bype.priors.base import encode_points
+from bype.training.rows import encode_rows, spread_rows
 from bype.training.run import RunError
 
 _NEIGHBOURS = 15
@@ -37,6 +38,14 @@ class PseudoPoints:
     def effective_number(self) -> float:
         """How many points of equal weight would be as varied: (sum w)^2 / sum w^2."""
         return float(self.weights.sum() ** 2 / np.square(self.weights).sum())
+
+    def with_neighbours(self, train: Split, count: int, num_neighbours: int) -> list[NDArray[np.uint8]]:
+        """Return the heaviest points in bytes, each followed by the training examples nearest to it."""
+        pixels = to_bytes(self.points[:count])
+        return [
+            np.concatenate([point[None], train.read(self.neighbours[k, :num_neighbours])])
+            for k, point in enumerate(pixels)
+        ]
 
 
 def points_and_weights(model: LatentModel, num_train: int) -> tuple[torch.Tensor, torch.Tensor, int]:

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
 
 from bype.data.files import FileError
 from bype.data.store import Store
@@ -14,14 +13,14 @@ from bype.evaluation import generation
 from bype.evaluation.evaluate import default_split
 from bype.evaluation.pseudopoints import PseudoPoints, describe_points
 from bype.evaluation.records import ClassifierError, Evaluation, read_results
-from bype.evaluation.rows import spread_rows
-from bype.pictures import is_picture, plate, to_bytes
+from bype.pictures import grid, is_picture, plate, to_bytes
 from bype.priors import GaussianPrior, JointPseudocoresetPrior, PseudocoresetPrior, VampPrior
 from bype.training.config import TrainingConfig
 from bype.training.examples import StoreSource
 from bype.training.identity import DataIdentity
+from bype.training.rows import spread_rows
 from bype.training.run import MetricsLine, RunError, read_metrics
-from bype.training.trained import TrainedRun, open_store
+from bype.training.trained import TrainedRun, own_store
 
 _COLUMNS = 10
 _LINES = 6
@@ -75,8 +74,7 @@ def gather(folder: Path, name: str, data: Path | None = None) -> RunContents:
         stale = " of this model" if results.evaluations else ""
         contents.notes.append(f"There is no evaluation{stale} yet: bype evaluate {folder}")
     try:
-        is_own = data is not None and Store(data).manifest.fingerprint == run.data.fingerprint
-        store = open_store(run.data, data if is_own else None)
+        store = own_store(run.data, data)
     except (RunError, FileError) as error:
         store = None
         contents.notes.append(f"The data are not at hand, so what needs them is left out: {error}")
@@ -93,43 +91,33 @@ def gather(folder: Path, name: str, data: Path | None = None) -> RunContents:
     return contents
 
 
-def _lines(examples: Tensor, columns: int = _COLUMNS) -> list[np.ndarray]:
-    pixels = to_bytes(examples.cpu().numpy())
-    return [pixels[first : first + columns] for first in range(0, len(pixels), columns)]
-
-
 def _add_pictures(contents: RunContents, run: TrainedRun, store: Store | None, generator: torch.Generator) -> None:
     model = run.model
     prior = model.prior_distribution()
     made = generation.sample(model, _COLUMNS * _LINES, prior=prior, generator=generator)
-    contents.samples = plate(_lines(made))
+    contents.samples = grid(to_bytes(made.numpy()), _COLUMNS)
     if not isinstance(model.prior, GaussianPrior):
         lines = [
             generation.sample(model, _COLUMNS, component=k, prior=prior, generator=generator)
             for k in generation.heaviest_components(prior, _LINES)
         ]
-        contents.plates = plate([line for made in lines for line in _lines(made)])
+        contents.plates = plate([to_bytes(line.numpy()) for line in lines])
     if store is None:
         return
     split = store.split(default_split(store))
     x = StoreSource(split).read(spread_rows(len(split), 3 * _COLUMNS))
-    pairs = zip(_lines(x), _lines(generation.reconstruct(model, x)), strict=True)
-    contents.reconstructions = plate([line for pair in pairs for line in pair])
+    made = generation.reconstruct(model, x)
+    pairs = zip(torch.split(x, _COLUMNS), torch.split(made, _COLUMNS), strict=True)
+    contents.reconstructions = plate([to_bytes(line.numpy()) for pair in pairs for line in pair])
     if len(x) >= 2:
         ends = x[: min(2 * _LINES, len(x) // 2 * 2)]
         ways = [generation.interpolate(model, ends[k], ends[k + 1], _COLUMNS) for k in range(0, len(ends), 2)]
-        contents.interpolations = plate([line for way in ways for line in _lines(way)])
+        contents.interpolations = plate([to_bytes(way.numpy()) for way in ways])
 
 
 def _add_points(contents: RunContents, points: PseudoPoints, store: Store) -> None:
-    pixels = to_bytes(points.points)
-    shown = pixels[: _COLUMNS * _LINES]
-    contents.coreset = plate([shown[first : first + _COLUMNS] for first in range(0, len(shown), _COLUMNS)])
-    train = store.split("train")
-    count = min(_LINES, len(pixels))
-    contents.nearest = plate(
-        [np.concatenate([pixels[k : k + 1], train.read(points.neighbours[k, : _COLUMNS - 1])]) for k in range(count)]
-    )
+    contents.coreset = grid(to_bytes(points.points[: _COLUMNS * _LINES]), _COLUMNS)
+    contents.nearest = plate(points.with_neighbours(store.split("train"), _LINES, _COLUMNS - 1))
 
 
 def _feature_summary(run: TrainedRun, store: Store, generator: torch.Generator) -> FeatureSummary:

@@ -13,6 +13,7 @@ from bype.pictures import grid, is_picture, plate, png, to_bytes
 from bype.report.charts import histogram
 from bype.report.markup import Markup, element
 from bype.report.style import STANDALONE_STYLE
+from bype.training.examples import as_stored
 from bype.training.trained import TrainedRun
 
 _COLUMNS = 20
@@ -51,16 +52,11 @@ def export_points(points: PseudoPoints, run: TrainedRun, store: Store, out: Path
         pixels = to_bytes(points.points)
         (out / "points.png").write_bytes(png(grid(pixels, _COLUMNS)))
         train = store.split("train")
-        lines = [
-            np.concatenate([pixels[k : k + 1], train.read(points.neighbours[k, :_NEIGHBOURS])])
-            for k in range(min(_NEAREST_LINES, len(pixels)))
-        ]
-        (out / "nearest.png").write_bytes(png(plate(lines)))
+        (out / "nearest.png").write_bytes(png(plate(points.with_neighbours(train, _NEAREST_LINES, _NEIGHBOURS))))
 
 
 def _write_store(points: PseudoPoints, run: TrainedRun, folder: Path) -> None:
     labels = None if points.label_mix is None else points.label_mix.argmax(1).astype(np.int32)
-    rows = to_bytes(points.points) if run.data.dtype == "uint8" else points.points.astype(np.float32)
     with StoreWriter(
         folder,
         run.data.shape,
@@ -70,4 +66,4 @@ def _write_store(points: PseudoPoints, run: TrainedRun, folder: Path) -> None:
         source=f"pseudocoreset of {run.data.source}, by weight",
         has_labels=labels is not None,
     ) as writer:
-        writer.append("train", rows, labels)
+        writer.append("train", as_stored(points.points, run.data.dtype), labels)

@@ -1,11 +1,15 @@
 """Examples of a store as a model sees them, and batches of them in the run's order."""
 
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bype.data.order import Order, Rows
 from bype.data.store import Split
+from bype.pictures import to_bytes
 
 _BLOCK_BYTES = 2**20
 _ORDER_CHUNK = 2**13
@@ -33,6 +37,11 @@ class StoreSource:
 def as_model_input(examples: Tensor) -> Tensor:
     """Turn examples of a store into what a model sees: bytes become (byte + 0.5) / 256, features stay as they are."""
     return examples.float().add_(0.5).mul_(1 / 256) if examples.dtype == torch.uint8 else examples
+
+
+def as_stored(examples: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Turn examples as a model sees them into what a store of ``dtype`` holds: the way back of the above."""
+    return to_bytes(examples) if dtype == "uint8" else examples.astype(np.float32)
 
 
 class TrainingOrder:

@@ -19,7 +19,6 @@ from bype.coreset import ELBOAscent
 from bype.data.order import derive_key
 from bype.data.store import Split, Store
 from bype.objective import ELBO, ELBOTerms, kl_weight
-from bype.priors.base import SelectedRows, encode_source
 from bype.training.board import Board, open_board
 from bype.training.build import build_model, build_rule
 from bype.training.checkpoint import Checkpoint, CheckpointError
@@ -29,6 +28,7 @@ from bype.training.identity import DataIdentity
 from bype.training.optimizer import NormalisedAdam
 from bype.training.progress import Display
 from bype.training.randomness import generator_for
+from bype.training.rows import encode_rows, spread_rows
 from bype.training.run import MetricsFile, RunDirectory, RunError
 
 _VALIDATION_BATCH = 500
@@ -318,10 +318,8 @@ class Trainer:
         """Return the KL term of the top level on some validation examples, with the same noise each time."""
         if self._validation is None:
             return None
-        total = len(self._validation)
-        rows = torch.linspace(0, total - 1, min(total, _COMPARED_EXAMPLES)).round().long()
-        chosen = SelectedRows(StoreSource(self._validation), rows)
-        posterior = encode_source(self.model.encode, chosen, torch.device("cpu"))
+        rows = spread_rows(len(self._validation), _COMPARED_EXAMPLES)
+        posterior = encode_rows(self.model, self._validation, rows)
         z, log_posterior = posterior.sample_and_score(generator=generator_for(self._config.seed, "comparison"))
         return float((log_posterior - self.model.prior_distribution().log_prob(z)).double().mean())
 

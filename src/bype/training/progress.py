@@ -122,6 +122,12 @@ class LiveDisplay(PlainDisplay):
         self._console.print(text, markup=False, highlight=False)
 
 
+def display_here() -> Display:
+    """Return the display that suits where standard output goes."""
+    console = Console()
+    return LiveDisplay(console) if console.is_terminal else PlainDisplay()
+
+
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)

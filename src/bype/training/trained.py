@@ -63,8 +63,7 @@ class TrainedRun:
             raise CheckpointError(f"{folder} needs {2 * needed / 1e9:.0f} GB of memory, not {memory / 1e9:.0f}")
         source: ExampleSource = BlankSource(identity)
         if config.prior == "exemplar":
-            is_own = data is not None and Store(data).manifest.fingerprint == identity.fingerprint
-            source = StoreSource(open_store(identity, data if is_own else None).split("train"))
+            source = StoreSource(own_store(identity, data).split("train"))
         model = build_model(config, identity.shape, source)
         tensors = checkpoints.load_model(step, size)
         try:
@@ -110,3 +109,9 @@ def open_store(identity: DataIdentity, moved_to: Path | None) -> Store:
     if store.manifest.fingerprint != identity.fingerprint:
         raise RunError(f"{folder} does not hold the data that this run was trained on; say where they are with --data")
     return store
+
+
+def own_store(identity: DataIdentity, other: Path | None) -> Store:
+    """Open the store that a run was trained on: ``other``, if it is that one, else where the run remembers it."""
+    is_own = other is not None and Store(other).manifest.fingerprint == identity.fingerprint
+    return open_store(identity, other if is_own else None)
