@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bype.coreset import PSVI, ELBOAscent, RestartedAdam
 from bype.coreset.elbo import ascent_gradient
-from bype.distributions import NormalMixture
+from bype.mixtures import NormalMixture
 from bype.models import LatentModel
 from bype.pictures import grid, png, to_bytes
 from bype.priors.base import encode_source

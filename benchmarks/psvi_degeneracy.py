@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bype.coreset import PSVI, InverseTimeSteps, LinearScores, RestartedAdam, psvi_gradient
-from bype.distributions import NormalMixture
+from bype.mixtures import NormalMixture
 from bype.models import LatentModel, mlp_vae
 from bype.objective import ELBO, kl_weight
 from bype.priors import Pseudocoreset, PseudocoresetPrior, TensorSource

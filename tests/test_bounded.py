@@ -5,7 +5,7 @@ import torch
 
 from bype import bounded
 from bype.bounded import ComponentIndex, NearbyMixture
-from bype.distributions import NormalMixture
+from bype.mixtures import NormalMixture
 
 F64 = torch.float64
 

@@ -47,8 +47,9 @@ def test_help_shows_the_flags_that_matter_and_all_of_them_on_request(capsys):
 def test_recipes_are_listed_a_line_each(capsys):
     assert main(["recipes"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(RECIPES) == 40
-    assert lines[0].startswith("paper/mnist/vae/gaussian")
+    assert len(lines) == len(RECIPES) == 50
+    assert lines[0].startswith("mnist/vae/bype")
+    assert lines[10].startswith("paper/mnist/vae/gaussian")
 
 
 def test_recipes_follow_the_papers_protocol():
@@ -58,6 +59,13 @@ def test_recipes_follow_the_papers_protocol():
     assert (config.update_every, config.update_steps, config.update_optimiser) == ("10 epochs", 0, "adam")
     assert config.update_draws == 500
     assert RECIPES["paper/celeba/celeba/vamp"].config.components == 240
+
+
+def test_our_own_recipes_change_nothing_but_the_pseudocoreset():
+    ours, theirs = RECIPES["fashion-mnist/vae/bype"].config, RECIPES["paper/fashion-mnist/vae/bype"].config
+    changed = {line.split(":")[0] for line in ours.differences(theirs)}
+    assert changed == {"update", "update_step_size", "clamp_points"}
+    assert ours.update == "tracking"
 
 
 def test_print_config_needs_no_data(capsys):

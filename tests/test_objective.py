@@ -10,7 +10,15 @@ from torch import Tensor
 from bype.distributions import BatchSlice
 from bype.models import conv_hvae, mlp_hvae, mlp_vae
 from bype.objective import ELBO, importance_weighted_bound, kl_weight
-from bype.priors import ExemplarPrior, GaussianPrior, Pseudocoreset, PseudocoresetPrior, TensorSource
+from bype.priors import (
+    ExemplarPrior,
+    GaussianPrior,
+    JointPseudocoresetPrior,
+    Pseudocoreset,
+    PseudocoresetPrior,
+    TensorSource,
+    VampPrior,
+)
 from linear_gaussian import exact_log_likelihood, linear_hvae, linear_vae, three_standard_errors
 
 F64 = torch.float64
@@ -230,3 +238,30 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="negative"):
         kl_weight(1, -1)
     assert kl_weight(0, 0) == 1.0
+
+
+@pytest.mark.parametrize(
+    "make_prior", [PseudocoresetPrior, JointPseudocoresetPrior, lambda start: VampPrior(start.points)]
+)
+@pytest.mark.parametrize("make_model", [mlp_vae, mlp_hvae])
+def test_encoding_points_beside_the_batch_changes_nothing(make_model, make_prior, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    points, x = torch.rand(4, 1, 4, 4, generator=generator), torch.rand(6, 1, 4, 4, generator=generator)
+    torch.manual_seed(0)
+    model = make_model((1, 4, 4), make_prior(Pseudocoreset(points, 100)), latent_dim=3, hidden=8).double()
+
+    def gradients() -> list[torch.Tensor]:
+        model.zero_grad()
+        terms = ELBO(model)(x.double(), indices=torch.arange(6), generator=torch.Generator().manual_seed(1))
+        terms.loss.backward()
+        return [terms.elbo.detach(), *(parameter.grad for parameter in model.parameters())]
+
+    calls = []
+    encode = type(model).encode
+    monkeypatch.setattr(type(model), "encode", lambda self, rows: calls.append(len(rows)) or encode(self, rows))
+    beside = gradients()
+    monkeypatch.setattr(type(model.prior), "points_beside", lambda self: None)
+    apart = gradients()
+    assert calls == [10, 6, 4]
+    for ours, theirs in zip(beside, apart, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bype.coreset import PSVI, ELBOAscent, InverseTimeSteps, RestartedAdam
+    from bype.coreset import PSVI, ELBOAscent, InverseTimeSteps, RestartedAdam, Tracking
     from bype.evaluation.generation import embed, interpolate, reconstruct, sample
     from bype.likelihoods import Bernoulli, DiscretisedLogistic, FixedGaussian, LearnedGaussian, SquaredError
     from bype.models import VAE, HierarchicalVAE, conv_hvae, mlp_hvae, mlp_vae, residual_vae
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Pseudocoreset,
         PseudocoresetPrior,
         TensorSource,
+        TrackedPseudocoresetPrior,
         VampPrior,
     )
 
@@ -24,7 +25,7 @@ __version__ = "0.1.0.dev0"
 
 # Names are imported when they are first used, so that the command line answers without loading torch.
 _HOMES = {
-    "bype.coreset": ("PSVI", "ELBOAscent", "InverseTimeSteps", "RestartedAdam"),
+    "bype.coreset": ("PSVI", "ELBOAscent", "InverseTimeSteps", "RestartedAdam", "Tracking"),
     "bype.evaluation.generation": ("embed", "interpolate", "reconstruct", "sample"),
     "bype.likelihoods": ("Bernoulli", "DiscretisedLogistic", "FixedGaussian", "LearnedGaussian", "SquaredError"),
     "bype.models": ("VAE", "HierarchicalVAE", "conv_hvae", "mlp_hvae", "mlp_vae", "residual_vae"),
@@ -37,6 +38,7 @@ _HOMES = {
         "Pseudocoreset",
         "PseudocoresetPrior",
         "TensorSource",
+        "TrackedPseudocoresetPrior",
         "VampPrior",
     ),
 }
@@ -62,6 +64,8 @@ __all__ = [
     "RestartedAdam",
     "SquaredError",
     "TensorSource",
+    "TrackedPseudocoresetPrior",
+    "Tracking",
     "VampPrior",
     "conv_hvae",
     "embed",

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from bype.distributions import NormalMixture
+from bype.mixtures import NormalMixture
 
 _LOG_TWO_PI = math.log(2 * math.pi)
 _BLOCK = 2048

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bype.bounded import NearbyMixture
-from bype.distributions import Distribution, Randomness, RowRandomness
+from bype.distributions import DiagonalNormal, Distribution, Randomness, RowRandomness
 from bype.models.base import LatentModel, Posterior
 from bype.priors.base import TrainingBatch
 
@@ -99,14 +99,24 @@ class ELBO(nn.Module):
                 f"{type(self.model.prior).__name__} leaves each example out of its own prior in training: "
                 f"pass indices, its row in the training set; to evaluate, use torch.no_grad() or pass prior"
             )
-        posterior = self.model.posterior(x)
-        if prior is None:
-            batch = None
-            if indices is not None:
-                batch = TrainingBatch(indices, posterior.top.mean.detach(), prior_generator)
+        if indices is None:
+            posterior = self.model.posterior(x)
+            prior = self.model.prior_distribution() if prior is None else prior
+        else:
+            posterior, beside = self._encode_beside(x, self.model.prior.points_beside())
+            batch = TrainingBatch(indices, posterior.top.mean.detach(), prior_generator, beside)
             prior = self.model.prior_distribution(batch)
         terms, _ = _scored_draws(self.model, x, posterior, prior, 1, generator)
         return ELBOTerms(terms.reconstruction[0], {level: kl[0] for level, kl in terms.kl.items()}, beta)
+
+    def _encode_beside(self, x: Tensor, points: Tensor | None) -> tuple[Posterior, DiagonalNormal | None]:
+        """Encode examples and the prior's points in one call: every weight's gradient is then one product."""
+        if points is None:
+            return self.model.posterior(x), None
+        both = self.model.encode(torch.cat([x, points]))
+        means, log_variances = (torch.split(part, [len(x), len(points)]) for part in (both.mean, both.log_variance))
+        top, beside = (DiagonalNormal(*parts) for parts in zip(means, log_variances, strict=True))
+        return self.model.posterior(x, top), beside
 
 
 def _scored_draws(

@@ -4,6 +4,7 @@ from bype.coreset.elbo import ELBOAscent
 from bype.coreset.psvi import PSVI, Centring, PSVIGradient, psvi_gradient
 from bype.coreset.scores import LinearScores, PairwiseScores, Scores, scores_of
 from bype.coreset.steps import InverseTimeSteps, RestartedAdam, Steps
+from bype.coreset.tracking import Tracking
 
 __all__ = [
     "PSVI",
@@ -16,6 +17,7 @@ __all__ = [
     "RestartedAdam",
     "Scores",
     "Steps",
+    "Tracking",
     "psvi_gradient",
     "scores_of",
 ]

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from bype.coreset.prior import pseudocoreset_prior_of
-from bype.distributions import NormalMixture, Randomness
+from bype.distributions import Randomness
+from bype.mixtures import NormalMixture
 from bype.models.base import LatentModel
 from bype.priors.base import encode_points
 from bype.priors.pseudocoreset import Pseudocoreset

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from bype.distributions import DiagonalNormal, Distribution, LeaveOneOutMixture, NormalMixture, Randomness
+from bype.distributions import DiagonalNormal, Distribution, Randomness
 from bype.evaluation.records import ActiveUnits, Estimate, PriorGap
+from bype.mixtures import LeaveOneOutMixture, NormalMixture
 
 ACTIVE_THRESHOLD = 0.01
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bype.bounded import ComponentIndex, NearbyMixture
-from bype.distributions import NormalMixture
 from bype.evaluation.aggregate import estimate
 from bype.evaluation.journal import Journal
 from bype.evaluation.records import Density
 from bype.likelihoods import Likelihood
 from bype.memory import keep_freed_memory
+from bype.mixtures import NormalMixture
 from bype.models.base import LatentModel
 from bype.objective import ImportanceWeightedBound, importance_weighted_bound
 from bype.training.examples import StoreSource

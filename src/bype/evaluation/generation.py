@@ -6,7 +6,8 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from bype.distributions import DiagonalNormal, Distribution, NormalMixture, Randomness
+from bype.distributions import DiagonalNormal, Distribution, Randomness
+from bype.mixtures import NormalMixture
 from bype.models.base import LatentModel
 from bype.priors import ExemplarPrior, JointPseudocoresetPrior, PseudocoresetPrior
 

@@ -70,8 +70,8 @@ class LatentModel(nn.Module, ABC):
         """Return q(top latent | x) for examples (B, *data_shape)."""
 
     @abstractmethod
-    def posterior(self, x: Tensor) -> Posterior:
-        """Return q(all latents | x) for examples (B, *data_shape)."""
+    def posterior(self, x: Tensor, top: DiagonalNormal | None = None) -> Posterior:
+        """Return q(all latents | x) for examples (B, *data_shape); ``top`` is ``encode(x)`` if that is known."""
 
     @abstractmethod
     def decode(self, top: Tensor, *, at_mean: bool = False, generator: Randomness = None) -> Tensor:

@@ -64,8 +64,8 @@ class HierarchicalVAE(LatentModel):
     def encode(self, x: Tensor) -> DiagonalNormal:
         return DiagonalNormal(*self.encoder(x))
 
-    def posterior(self, x: Tensor) -> "HierarchicalPosterior":
-        return HierarchicalPosterior(self, self.encode(x), self.joint_encoder.embed(x))
+    def posterior(self, x: Tensor, top: DiagonalNormal | None = None) -> "HierarchicalPosterior":
+        return HierarchicalPosterior(self, self.encode(x) if top is None else top, self.joint_encoder.embed(x))
 
     def decode(self, top: Tensor, *, at_mean: bool = False, generator: Randomness = None) -> Tensor:
         lower = self.lower_prior(top)

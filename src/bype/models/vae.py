@@ -53,8 +53,8 @@ class VAE(LatentModel):
     def encode(self, x: Tensor) -> DiagonalNormal:
         return DiagonalNormal(*self.encoder(x))
 
-    def posterior(self, x: Tensor) -> "VAEPosterior":
-        return VAEPosterior(self, self.encode(x))
+    def posterior(self, x: Tensor, top: DiagonalNormal | None = None) -> "VAEPosterior":
+        return VAEPosterior(self, self.encode(x) if top is None else top)
 
     def decode(self, top: Tensor, *, at_mean: bool = False, generator: Randomness = None) -> Tensor:
         return decode_rows(self.decoder, top)

@@ -4,6 +4,7 @@ from bype.priors.base import Encode, ExampleSource, Prior, TensorSource, Trainin
 from bype.priors.exemplar import ExemplarPrior, NearestExemplarPrior
 from bype.priors.gaussian import GaussianPrior
 from bype.priors.pseudocoreset import JointPseudocoresetPrior, Pseudocoreset, PseudocoresetPrior, project_to_simplex
+from bype.priors.tracked import TrackedPseudocoresetPrior
 from bype.priors.vamp import VampPrior
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Pseudocoreset",
     "PseudocoresetPrior",
     "TensorSource",
+    "TrackedPseudocoresetPrior",
     "TrainingBatch",
     "VampPrior",
     "project_to_simplex",

@@ -69,11 +69,14 @@ class TrainingBatch:
         (B, D), where the encoder puts them now, without gradient.
     generator
         For what the prior draws at random in this step.
+    beside
+        Where the encoder puts what :meth:`Prior.points_beside` returned, with gradient.
     """
 
     indices: Tensor
     means: Tensor
     generator: Randomness = None
+    beside: DiagonalNormal | None = None
 
 
 class Prior(nn.Module, ABC):
@@ -85,9 +88,23 @@ class Prior(nn.Module, ABC):
     needs_training_batch = False
     """Whether training without a :class:`TrainingBatch` would be wrong."""
 
+    def points_beside(self) -> Tensor | None:
+        """Return points to encode in one call with the batch of a training step, if there are any: that is quicker."""
+        return None
+
     @abstractmethod
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> Distribution:
         """Return p(z): the one to evaluate and sample with, or the one to train ``batch`` with."""
+
+
+def few_points(points: Tensor) -> Tensor | None:
+    """Return the points, if they are few enough to be encoded beside a batch."""
+    return points if len(points) <= _CHUNK_ROWS else None
+
+
+def encoded_beside(encode: Encode, points: Tensor, batch: TrainingBatch | None) -> DiagonalNormal:
+    """Return the points as they were encoded beside the batch, or encode them now."""
+    return encode_points(encode, points) if batch is None or batch.beside is None else batch.beside
 
 
 def encode_points(encode: Encode, points: Tensor) -> DiagonalNormal:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from bype.distributions import LeaveOneOutMixture, NormalMixture
+from bype.mixtures import LeaveOneOutMixture, NormalMixture
 from bype.priors.base import Encode, ExampleSource, Prior, SelectedRows, TrainingBatch, draw_rows, encode_source
 
 

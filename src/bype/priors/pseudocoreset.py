@@ -7,8 +7,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from bype.distributions import NormalMixture, Randomness
-from bype.priors.base import Encode, ExampleSource, Prior, TrainingBatch, draw_rows, encode_points
+from bype.distributions import Randomness
+from bype.mixtures import NormalMixture
+from bype.priors.base import Encode, ExampleSource, Prior, TrainingBatch, draw_rows, encoded_beside, few_points
 
 
 def project_to_simplex(weights: Tensor, total: float) -> Tensor:
@@ -120,6 +121,18 @@ class Pseudocoreset(nn.Module):
         weights = project_to_simplex(weights.double(), self.total)
         self.probabilities.copy_(weights / weights.sum())
 
+    @torch.no_grad()
+    def move(self, rows: slice, points: Tensor, probabilities: Tensor) -> None:
+        """Replace some points (L, *data_shape) and the weights (M,), given as probabilities that nearly sum to one.
+
+        It keeps the invariants as :meth:`assign` does, in time that does not grow with the points that stay.
+        """
+        if not (points.isfinite().all() and probabilities.isfinite().all()):
+            raise ValueError("points or weights are not finite; a smaller step size may help")
+        self.points[rows] = points if self.data_range is None else points.clamp(*self.data_range)
+        probabilities = probabilities.double().clamp_min(0)
+        self.probabilities.copy_(probabilities / probabilities.sum())
+
     def extra_repr(self) -> str:
         """Describe the set for ``print``."""
         size = math.prod(self.points.shape[1:])
@@ -163,8 +176,11 @@ class PseudocoresetPrior(Prior):
         self.pseudocoreset = pseudocoreset
         self.log_variance = nn.Parameter(torch.randn(()))
 
+    def points_beside(self) -> Tensor | None:
+        return few_points(self.pseudocoreset.points)
+
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
-        means = encode_points(encode, self.pseudocoreset.points).mean
+        means = encoded_beside(encode, self.pseudocoreset.points, batch).mean
         return NormalMixture(means, self.log_variance, self.pseudocoreset.probabilities.log())
 
 
@@ -196,5 +212,9 @@ class JointPseudocoresetPrior(Prior):
     def _points(self) -> Tensor:
         return self.points if self.data_range is None else self.points.clamp(*self.data_range)
 
+    def points_beside(self) -> Tensor | None:
+        return few_points(self._points())
+
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
-        return NormalMixture(encode_points(encode, self._points()).mean, self.log_variance, self.logits)
+        means = encoded_beside(encode, self._points(), batch).mean
+        return NormalMixture(means, self.log_variance, self.logits)

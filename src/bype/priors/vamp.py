@@ -5,8 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from bype.distributions import NormalMixture, Randomness, standard_normal
-from bype.priors.base import Encode, Prior, TrainingBatch, encode_points
+from bype.distributions import Randomness, standard_normal
+from bype.mixtures import NormalMixture
+from bype.priors.base import Encode, Prior, TrainingBatch, encoded_beside, few_points
 
 
 class VampPrior(Prior):
@@ -43,7 +44,9 @@ class VampPrior(Prior):
         """Return the pseudo-inputs as the encoder sees them."""
         return self.pseudo_inputs if self.data_range is None else self.pseudo_inputs.clamp(*self.data_range)
 
+    def points_beside(self) -> Tensor | None:
+        return few_points(self.inputs())
+
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
-        inputs = self.inputs()
-        posterior = encode_points(encode, inputs)
-        return NormalMixture(posterior.mean, posterior.log_variance, posterior.mean.new_zeros(len(inputs)))
+        posterior = encoded_beside(encode, self.inputs(), batch)
+        return NormalMixture(posterior.mean, posterior.log_variance, posterior.mean.new_zeros(len(self.pseudo_inputs)))

@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from bype.coreset import PSVI, Centring, ELBOAscent, InverseTimeSteps, RestartedAdam
+from bype.coreset import PSVI, Centring, ELBOAscent, InverseTimeSteps, RestartedAdam, Tracking
 from bype.likelihoods import (
     PIXEL_RANGE,
     Bernoulli,
@@ -26,6 +26,7 @@ from bype.priors import (
     Pseudocoreset,
     PseudocoresetPrior,
     TensorSource,
+    TrackedPseudocoresetPrior,
     VampPrior,
 )
 from bype.training.config import ConfigError, TrainingConfig
@@ -111,15 +112,20 @@ def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: Example
         case "bype":
             data_range = data_range if config.clamp_points else None
             pseudocoreset = Pseudocoreset.from_source(source, config.components, data_range, generator=generator)
-            return (
-                JointPseudocoresetPrior(pseudocoreset)
-                if config.update == "joint"
-                else PseudocoresetPrior(pseudocoreset)
-            )
+            match config.update:
+                case "joint":
+                    return JointPseudocoresetPrior(pseudocoreset)
+                case "tracking":
+                    num_live = config.live_components or config.components
+                    return TrackedPseudocoresetPrior(pseudocoreset, config.latent_dim, num_live, config.neighbours)
+                case "psvi" | "elbo" | "frozen":
+                    return PseudocoresetPrior(pseudocoreset)
 
 
-def build_rule(config: TrainingConfig, model: LatentModel, num_steps: int) -> PSVI | ELBOAscent | None:
-    """Return the rule that updates the pseudocoreset in so many steps, if there is one to update."""
+def build_rule(config: TrainingConfig, model: LatentModel, num_steps: int) -> PSVI | ELBOAscent | Tracking | None:
+    """Return the rule that updates the pseudocoreset in so many steps, or at each, if there is one to update."""
+    if isinstance(model.prior, TrackedPseudocoresetPrior):
+        return Tracking(model.prior, config.update_step_size)
     if not isinstance(model.prior, PseudocoresetPrior):
         return None
     match config.update:
@@ -132,5 +138,5 @@ def build_rule(config: TrainingConfig, model: LatentModel, num_steps: int) -> PS
             return PSVI(steps, config.update_draws or None, Centring(config.update_centring))
         case "elbo":
             return ELBOAscent(model.prior.pseudocoreset, config.update_step_size, num_steps)
-        case "joint" | "frozen":
+        case "joint" | "frozen" | "tracking":
             return None

@@ -85,16 +85,17 @@ class TrainingConfig:
         "random", "pseudo-inputs start as the authors' did, or meant to"
     )
     neighbours: int = advanced(
-        0, "exemplar prior: nearest exemplars for each example, from a cache; 0 for the exact prior"
+        0, "of each example, the only ones that count in a step: exemplars from a cache, or tracked points; 0 for all"
     )
-    update: Literal["psvi", "elbo", "joint", "frozen"] = advanced(
-        "psvi", "rule that moves the pseudocoreset: the published one, ascent on the ELBO, backpropagation, none"
+    update: Literal["psvi", "tracking", "elbo", "joint", "frozen"] = advanced(
+        "psvi", "rule that moves the pseudocoreset: the published one, latent targets, ascent, backpropagation, none"
     )
+    live_components: int = advanced(16, "tracking: pseudo-points encoded in a training step; 0 for all of them")
     update_every: str = advanced("10 epochs", "between two updates of the pseudocoreset")
     update_steps: int = advanced(0, "batches in an update; 0 for a pass over the training split")
     update_batch: int = advanced(0, "examples in a batch of an update; 0 for as many as in a training step")
     update_step_size: float = advanced(
-        0.1, "of an update; the paper takes the better of 0.1 and 0.5, for elbo take 0.01"
+        0.1, "of an update; the paper takes the better of 0.1 and 0.5, for elbo and tracking take 0.01"
     )
     update_optimiser: Literal["adam", "plain"] = advanced(
         "adam", "steps of an update as the authors ran it, or as printed"
@@ -122,7 +123,7 @@ class TrainingConfig:
             _require(1 <= getattr(self, name) <= 10**9, f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("learning_rate", "variance", "update_step_size"):
             _require(0 < getattr(self, name) < 1e9, f"{name} must be positive, not {getattr(self, name)}")
-        for name in ("neighbours", "update_steps", "update_batch", "update_draws", "window_blocks"):
+        for name in ("neighbours", "live_components", "update_steps", "update_batch", "update_draws", "window_blocks"):
             _require(0 <= getattr(self, name) <= 10**9, f"{name} must not be negative, not {getattr(self, name)}")
         for name in ("length", "validate_every", "checkpoint_every", "update_every"):
             _require(Span.parse(getattr(self, name)).count > 0, f"{name} must be longer than nothing")

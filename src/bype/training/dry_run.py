@@ -9,11 +9,10 @@ from pathlib import Path
 import torch
 
 from bype.data.store import Store
-from bype.objective import ELBO
 from bype.training.build import build_model
 from bype.training.config import Span, TrainingConfig
 from bype.training.examples import StoreSource, TrainingOrder
-from bype.training.optimizer import NormalisedAdam
+from bype.training.step import TrainingStep
 
 _STEPS = 8
 
@@ -39,15 +38,12 @@ def seconds_per_epoch(config: TrainingConfig, store: Store) -> float:
     """Return how long an epoch takes, without validation and updates, from a few steps."""
     split = store.split("train")
     source = StoreSource(split)
-    model = build_model(config, split.shape, source)
+    training_step = TrainingStep(config, split.shape, source)
     order = TrainingOrder(split, config.seed, config.batch_size, config.window_blocks)
-    objective = ELBO(model)
-    optimizer = NormalisedAdam(model.named_parameters(), config.learning_rate, config.normalise_gradients)
     seconds = []
     for step in range(_STEPS):
         start = time.perf_counter()
         rows = order.rows(step % order.steps_per_epoch)
-        objective(source.read(rows), indices=torch.from_numpy(rows)).loss.backward()
-        optimizer.step()
+        training_step(source.read(rows), torch.from_numpy(rows))
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[1:]) * order.steps_per_epoch

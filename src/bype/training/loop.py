@@ -15,21 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bype.coreset import ELBOAscent
+from bype.coreset import PSVI, ELBOAscent
 from bype.data.order import derive_key
 from bype.data.store import Split, Store
-from bype.objective import ELBO, ELBOTerms, kl_weight
+from bype.objective import ELBOTerms, kl_weight
 from bype.training.board import Board, open_board
-from bype.training.build import build_model, build_rule
 from bype.training.checkpoint import Checkpoint, CheckpointError
 from bype.training.config import Span, TrainingConfig
 from bype.training.examples import StoreSource, TrainingOrder
 from bype.training.identity import DataIdentity
-from bype.training.optimizer import NormalisedAdam
 from bype.training.progress import Display
 from bype.training.randomness import generator_for
 from bype.training.rows import encode_rows, spread_rows
 from bype.training.run import MetricsFile, RunDirectory, RunError
+from bype.training.step import TrainingStep
 
 _VALIDATION_BATCH = 500
 _COMPARED_EXAMPLES = 5000
@@ -146,12 +145,8 @@ class Trainer:
         update_seed, update_batch = derive_key(config.seed, "update order"), config.update_batch or config.batch_size
         self._update_order = TrainingOrder(train_split, update_seed, update_batch, config.window_blocks)
         self._update_steps = config.update_steps or self._update_order.steps_per_epoch
-        self.model = build_model(config, train_split.shape, self._source)
-        self._objective = ELBO(self.model)
-        self._optimizer = NormalisedAdam(
-            self.model.named_parameters(), config.learning_rate, config.normalise_gradients
-        )
-        self._rule = build_rule(config, self.model, self._update_steps)
+        self._step = TrainingStep(config, train_split.shape, self._source, self._update_steps)
+        self.model, self._rule = self._step.model, self._step.rule
         self.state = TrainingState()
         self._restore()
         self._metrics = MetricsFile(run.folder / "metrics.jsonl", self.state.metrics_bytes)
@@ -206,18 +201,19 @@ class Trainer:
     def _train_step(self) -> None:
         step, seed = self.state.step, self._config.seed
         rows = self._order.rows(step)
-        terms = self._objective(
-            self._source.read(rows),
-            indices=torch.from_numpy(rows),
-            beta=self._beta(),
-            generator=generator_for(seed, "latents", step),
-            prior_generator=generator_for(seed, "prior", step) if self.model.prior.needs_training_batch else None,
-        )
-        terms.loss.backward()
+        try:
+            terms = self._step(
+                self._source.read(rows),
+                torch.from_numpy(rows),
+                self._beta(),
+                generator=generator_for(seed, "latents", step),
+                prior_generator=generator_for(seed, "prior", step) if self.model.prior.needs_training_batch else None,
+            )
+        except ValueError as error:
+            raise RunError(f"training step {step} failed: {error}") from error
         self.state.add(terms)
         if not math.isfinite(sum(self.state.sums.values())):
             self._report_broken(terms, rows)
-        self._optimizer.step()
         self.state.step += 1
         self._display.step(self.state.step)
 
@@ -240,8 +236,8 @@ class Trainer:
             self._validate(self._validation)
         elif self._validation is None and self._is_due(self._config.validate_every):
             self._log({"train": self.state.take_means()})
-        if self._rule is not None and self._is_due(self._config.update_every):
-            self._update_pseudocoreset()
+        if isinstance(self._rule, PSVI | ELBOAscent) and self._is_due(self._config.update_every):
+            self._update_pseudocoreset(self._rule)
         if self._is_due(self._config.checkpoint_every):
             self._save()
 
@@ -267,7 +263,7 @@ class Trainer:
         for number, first in enumerate(range(0, len(split), _VALIDATION_BATCH)):
             rows = np.arange(first, min(first + _VALIDATION_BATCH, len(split)), dtype=np.int64)
             generator = generator_for(self._config.seed, "validation", number)
-            terms = self._objective(source.read(rows), prior=prior, generator=generator)
+            terms = self._step.objective(source.read(rows), prior=prior, generator=generator)
             for name, value in named_sums(terms).items():
                 totals[name] = totals.get(name, 0.0) + value
         means = {name: value / len(split) for name, value in totals.items()}
@@ -279,21 +275,19 @@ class Trainer:
             self.state.best, self.state.best_step = means["negative_elbo"], self.state.step
             self._run.best.save(Checkpoint(self.state.step, self.model.state_dict(), {}, asdict(self.state)))
 
-    def _update_pseudocoreset(self) -> None:
+    def _update_pseudocoreset(self, rule: PSVI | ELBOAscent) -> None:
         """Take the rule's steps; each has batches and draws of its own, derived from the step it follows.
 
         The published rule is followed as it is. Ascent on the ELBO is taken only if validation agrees.
         """
-        if self._rule is None:
-            raise RuntimeError("there is no rule")
         seed, step = self._config.seed, self.state.step
         first = step * self._update_order.steps_per_epoch
         before = {name: value.clone() for name, value in self.model.prior.state_dict().items()}
         kl_before = self._validation_kl()
-        self._rule.start_update()
+        rule.start_update()
         try:
             objectives = [
-                self._rule.step(
+                rule.step(
                     self.model,
                     self._source.read(self._update_order.rows(first + j)),
                     generator=generator_for(seed, "update", step, j),
@@ -308,7 +302,7 @@ class Trainer:
             if kl_after is None:
                 raise RuntimeError("the validation split is gone")
             found |= {"kl_before": kl_before, "kl_after": kl_after}
-            if kl_after > kl_before and isinstance(self._rule, ELBOAscent):
+            if kl_after > kl_before and isinstance(rule, ELBOAscent):
                 self.model.prior.load_state_dict(before)
                 found["taken_back"] = 1
         self._log({"update": found})
@@ -325,7 +319,7 @@ class Trainer:
 
     def _save(self) -> None:
         self.state.metrics_bytes = self._metrics.sync()
-        training = {f"adam.{name}": value for name, value in self._optimizer.state().items()}
+        training = {f"adam.{name}": value for name, value in self._step.optimizer.state().items()}
         if self._rule is not None:
             training |= {f"rule.{name}": value for name, value in self._rule.state_dict().items()}
         self._run.checkpoints.save(Checkpoint(self.state.step, self.model.state_dict(), training, asdict(self.state)))
@@ -339,7 +333,7 @@ class Trainer:
             return
         try:
             self.model.load_state_dict(checkpoint.model)
-            self._optimizer.load_state(_part(checkpoint.training, "adam."))
+            self._step.optimizer.load_state(_part(checkpoint.training, "adam."))
             if self._rule is not None:
                 self._rule.load_state_dict(_part(checkpoint.training, "rule."))
             self.state = TrainingState.from_fields(checkpoint.state)

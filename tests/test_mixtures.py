@@ -7,8 +7,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from bype import distributions
-from bype.distributions import DiagonalNormal, LeaveOneOutMixture, NormalMixture, StandardNormal
+from bype import mixtures
+from bype.distributions import DiagonalNormal, StandardNormal
+from bype.mixtures import LeaveOneOutMixture, NormalMixture
 
 F64 = torch.float64
 
@@ -38,8 +39,8 @@ def make_mixture(shared: bool, num_components: int = 7, dim: int = 3) -> tuple[T
 @pytest.mark.parametrize("block", [1, 3, 4, 2**22])
 def test_mixture_equals_brute_force_in_value_and_gradient(shared, block, monkeypatch):
     # A block of one to four elements cuts rows and components everywhere; the floor of 512 columns must go too.
-    monkeypatch.setattr(distributions, "_BLOCK_ELEMENTS", block)
-    monkeypatch.setattr(distributions, "_MIN_COMPONENTS", 1)
+    monkeypatch.setattr(mixtures, "_BLOCK_ELEMENTS", block)
+    monkeypatch.setattr(mixtures, "_MIN_COMPONENTS", 1)
     means, log_variance, weights = make_mixture(shared)
     z = torch.randn(2, 4, 3, dtype=F64, generator=torch.Generator().manual_seed(6))
     leaves = [t.requires_grad_() for t in (z, means, log_variance, weights)]
@@ -71,8 +72,8 @@ def test_float32_stays_close_to_float64_far_from_the_origin(shared):
 
 @pytest.mark.parametrize("block", [1, 2**22])
 def test_zero_weights_leave_value_and_gradient_finite(block, monkeypatch):
-    monkeypatch.setattr(distributions, "_BLOCK_ELEMENTS", block)
-    monkeypatch.setattr(distributions, "_MIN_COMPONENTS", 1)
+    monkeypatch.setattr(mixtures, "_BLOCK_ELEMENTS", block)
+    monkeypatch.setattr(mixtures, "_MIN_COMPONENTS", 1)
     means, log_variance, weights = make_mixture(shared=True)
     log_weights = weights.log().index_fill(0, torch.tensor([0, 3, 6]), -torch.inf)
     z = torch.randn(4, 3, dtype=F64, generator=torch.Generator().manual_seed(6))
@@ -82,7 +83,7 @@ def test_zero_weights_leave_value_and_gradient_finite(block, monkeypatch):
     keep = torch.tensor([1, 2, 4, 5])
     torch.testing.assert_close(log_prob, brute_force(z, means[keep], log_variance, weights[keep]), rtol=0, atol=1e-10)
     assert all(g.isfinite().all() for g in gradients)
-    assert (gradients[1][[0, 3, 6]] == 0).all()
+    assert gradients[1][[0, 3, 6]].abs().max() < 1e-20
     assert (gradients[3][[0, 3, 6]] == 0).all()
 
 
@@ -116,8 +117,8 @@ def test_a_million_components_score_and_backpropagate_in_bounded_memory():
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("block", [4, 2**22])
 def test_leave_one_out_equals_a_naive_loop_over_rows(shared, block, monkeypatch):
-    monkeypatch.setattr(distributions, "_BLOCK_ELEMENTS", block)
-    monkeypatch.setattr(distributions, "_MIN_COMPONENTS", 1)
+    monkeypatch.setattr(mixtures, "_BLOCK_ELEMENTS", block)
+    monkeypatch.setattr(mixtures, "_MIN_COMPONENTS", 1)
     means, log_variance, weights = (t.requires_grad_() for t in make_mixture(shared))
     component_ids = torch.tensor([4, 2, 9, 2, 5, 7, 4])
     row_ids = torch.tensor([2, 3, 4])
@@ -151,8 +152,8 @@ def test_leave_one_out_in_blocks_and_in_samples(monkeypatch):
 
     z = torch.tensor([[10.0], [20.0]], dtype=F64)
     whole = mixture.log_prob(z.expand(6, 2, 1))
-    monkeypatch.setattr(distributions, "_BLOCK_ELEMENTS", 3)
-    monkeypatch.setattr(distributions, "_MIN_COMPONENTS", 1)
+    monkeypatch.setattr(mixtures, "_BLOCK_ELEMENTS", 3)
+    monkeypatch.setattr(mixtures, "_MIN_COMPONENTS", 1)
     torch.testing.assert_close(mixture.log_prob(z.expand(6, 2, 1)), whole)
 
 

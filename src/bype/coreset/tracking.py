@@ -1,0 +1,127 @@
+"""Move the pseudocoreset at every training step: targets follow the posteriors, points follow their targets.
+
+Shape letters: ``M`` pseudo-points, ``L`` live ones, ``D`` latent dimensions.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from bype.priors.tracked import TrackedPseudocoresetPrior, TrackedStep
+
+_BETA = (0.9, 0.999)
+_EPSILON = 1e-10
+
+
+class Tracking(nn.Module):
+    r"""Ascend :math:`E_x E_{q(z \mid x)} \log p(z \mid U, w)` at every step of training, in the latent space.
+
+    Each pseudo-point has a latent target :math:`c_m`, at which it stands in the mixture while it is not encoded. A
+    training step gives the gradient in all M targets at once, without encoding them; Adam moves them along it. When a
+    point's turn comes, once in T steps, it is encoded, and the loss of that step gets the term
+
+    .. math:: \frac{\beta}{2} \, T \, \frac{w_m}{N} \, \frac{\|\mu(u_m) - c_m\|^2}{\sigma^2},
+
+    which stands for the curvature of the T steps since it was last encoded. Its gradient moves the point, by Adam, and
+    the encoder; then the target begins anew at :math:`\mu(u_m)`. So point and encoder follow what many batches asked
+    of the component. Weights follow EM: they are a decaying average of the mean responsibilities.
+
+    Parameters
+    ----------
+    prior
+        What will be moved; it gives the shapes of the moments.
+    step_size
+        Of Adam on the points.
+    target_step_size
+        Of Adam on the targets, in latent units.
+    weight_rate
+        How much of the newest batch's responsibilities enters the weights.
+    """
+
+    num_steps: Tensor
+    num_visits: Tensor
+    target_mean: Tensor
+    target_square: Tensor
+    point_mean: Tensor
+    point_square: Tensor
+
+    def __init__(
+        self,
+        prior: TrackedPseudocoresetPrior,
+        step_size: float = 0.01,
+        target_step_size: float = 0.02,
+        weight_rate: float = 0.01,
+    ) -> None:
+        super().__init__()
+        if not (step_size > 0 and target_step_size > 0 and 0 < weight_rate <= 1):
+            raise ValueError("step sizes must be positive, weight_rate between 0 and 1")
+        self._prior = [prior]  # in a list, since it is no part of this module and saved elsewhere
+        self.step_size = step_size
+        self.target_step_size = target_step_size
+        self.weight_rate = weight_rate
+        self.register_buffer("num_steps", torch.tensor(0))
+        self.register_buffer("num_visits", torch.zeros(len(prior.targets)))
+        for name, like in (("target", prior.targets), ("point", prior.pseudocoreset.points.flatten(1))):
+            self.register_buffer(f"{name}_mean", torch.zeros_like(like))
+            self.register_buffer(f"{name}_square", torch.zeros_like(like))
+
+    def pull(self, beta: float) -> Tensor:
+        """Return the term that brings live points to their targets, to be added to the loss of this training step.
+
+        Parameters
+        ----------
+        beta
+            The weight of the KL terms in that loss.
+        """
+        (prior,) = self._prior
+        last = _last_of(prior)
+        weights = prior.pseudocoreset.probabilities[last.rows].to(last.means.dtype)
+        stiffness = weights * (torch.exp(-prior.log_variance.detach()) * (beta * prior.num_turns))
+        gap = last.means - last.aims
+        pull: Tensor = 0.5 * stiffness @ gap.square().sum(1)
+        return pull
+
+    @torch.no_grad()
+    def step(self, beta: float) -> None:
+        """Move targets, live points and weights by the gradients of the loss and the pull."""
+        (prior,) = self._prior
+        last = _last_of(prior)
+        means, points, log_weights = last.mixture_means.grad, last.points.grad, last.log_weights.grad
+        if means is None or points is None or log_weights is None:
+            raise RuntimeError("there are no gradients: call backward on the loss and the pull before this step")
+        self.num_steps += 1
+        members = last.members
+        mean, square = self.target_mean[members], self.target_square[members]
+        _average(mean, square, means)
+        self.target_mean[members], self.target_square[members] = mean, square
+        towards = _adam_direction(mean, square, self.num_steps)
+        prior.targets[members] = prior.targets[members].sub_(towards, alpha=self.target_step_size)
+
+        rows = last.rows
+        self.num_visits[rows] += 1
+        mean, square = self.point_mean[rows], self.point_square[rows]
+        _average(mean, square, points.flatten(1))
+        moved = _adam_direction(mean, square, self.num_visits[rows, None]).mul_(self.step_size)
+        # The gradient in the log of a weight is its share of what is kept, less the mean responsibility, times beta.
+        weights = prior.pseudocoreset.probabilities * (1 - self.weight_rate)
+        responsibilities = prior.pseudocoreset.probabilities[members] / last.kept - log_weights / beta
+        weights[members] += self.weight_rate * responsibilities
+        prior.pseudocoreset.move(rows, last.points.detach() - moved.reshape(last.points.shape), weights)
+        prior.last = None
+
+
+def _last_of(prior: TrackedPseudocoresetPrior) -> TrackedStep:
+    if prior.last is None:
+        raise RuntimeError("there is no training step to follow: compute the loss with indices first")
+    return prior.last
+
+
+def _average(mean: Tensor, square: Tensor, gradient: Tensor) -> None:
+    first, second = _BETA
+    mean.lerp_(gradient, 1 - first)
+    square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+
+
+def _adam_direction(mean: Tensor, square: Tensor, count: Tensor) -> Tensor:
+    first, second = _BETA
+    root = (square / (1 - second**count)).sqrt_().add_(_EPSILON)
+    return (mean / (1 - first**count)).div_(root)

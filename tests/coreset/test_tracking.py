@@ -1,0 +1,263 @@
+"""Tracking against brute force, finite differences and the best fit that a mixture of its kind has."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bype.coreset import Tracking
+from bype.likelihoods import FixedGaussian
+from bype.mixtures import NormalMixture
+from bype.models import VAE
+from bype.objective import ELBO
+from bype.priors import Pseudocoreset, PseudocoresetPrior, TrackedPseudocoresetPrior
+
+F64 = torch.float64
+
+
+class SmallEncoder(nn.Module):
+    """Not linear, so that the way from latents to points depends on the point."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.mean, self.log_variance = nn.Linear(6, 12), nn.Linear(12, 2), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.mean(torch.tanh(self.hidden(x))), self.log_variance(x) - 4
+
+
+def small_model(num_live: int, num_points: int = 5, seed: int = 0) -> VAE:
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.rand(num_points, 6, dtype=F64, generator=generator)
+    weights = torch.rand(num_points, dtype=F64, generator=generator)
+    pseudocoreset = Pseudocoreset(points, 1000, weights * 1000 / weights.sum())
+    torch.manual_seed(seed)
+    prior = TrackedPseudocoresetPrior(pseudocoreset, 2, num_live)
+    return VAE((6,), FixedGaussian(0.1), prior, SmallEncoder(), nn.Linear(2, 6)).double()
+
+
+def examples(count: int = 40, seed: int = 3) -> Tensor:
+    return torch.rand(count, 6, dtype=F64, generator=torch.Generator().manual_seed(seed))
+
+
+def training_terms(model: VAE, x: Tensor, beta: float = 1.0, seed: int = 1):
+    generator = torch.Generator().manual_seed(seed)
+    return ELBO(model)(x, indices=torch.arange(len(x)), beta=beta, generator=generator)
+
+
+def test_with_all_points_live_training_is_exact():
+    model, x = small_model(num_live=5), examples()
+    exact = PseudocoresetPrior(model.prior.pseudocoreset)
+    exact.log_variance = model.prior.log_variance
+    training_terms(model, x).loss.backward()
+    ours = {name: p.grad.clone() for name, p in model.named_parameters()}
+    tracked, model.prior = model.prior, exact
+    model.zero_grad()
+    training_terms(model, x).loss.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(ours[name], parameter.grad, rtol=0, atol=1e-12)
+    assert tracked.last.rows == slice(0, 5)
+
+
+def test_each_point_is_live_in_turn_and_the_rest_stand_at_their_targets():
+    model, x = small_model(num_live=2), examples()
+    seen: list[int] = []
+    for _ in range(6):
+        before = model.prior.targets.clone()
+        terms = training_terms(model, x)
+        last = model.prior.last
+        live = list(range(5))[last.rows]
+        seen += live
+        resting = [m for m in range(5) if m not in live]
+        if len(seen) > 2:
+            assert torch.equal(last.mixture_means[resting].detach(), before[resting])
+        with torch.no_grad():
+            here = model.encode(model.prior.pseudocoreset.points).mean
+            torch.testing.assert_close(last.mixture_means[last.rows], here[last.rows])
+        terms.loss.backward()
+        model.prior.targets += 0.1  # anything that is not where the points are
+    assert seen == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
+
+
+def test_evaluation_encodes_every_point_and_ignores_targets():
+    model = small_model(num_live=2)
+    training_terms(model, examples()).loss.backward()
+    model.prior.targets += 7
+    z = torch.randn(9, 2, dtype=F64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        means = model.encode(model.prior.pseudocoreset.points).mean
+        expected = NormalMixture(means, model.prior.log_variance, model.prior.pseudocoreset.probabilities.log())
+        torch.testing.assert_close(model.prior_distribution().log_prob(z), expected.log_prob(z))
+
+
+def follow(model: VAE, rule: Tracking, x: Tensor, beta: float = 1.0, seed: int = 1) -> None:
+    terms = training_terms(model, x, beta, seed)
+    (terms.loss + rule.pull(beta)).backward()
+    rule.step(beta)
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.1])
+def test_weights_follow_the_mean_responsibilities(beta):
+    model, x = small_model(num_live=2), examples()
+    old = model.prior.pseudocoreset.probabilities.clone()
+    with torch.no_grad():
+        means = model.encode(model.prior.pseudocoreset.points).mean  # where targets begin
+        z = model.encode(x).sample((1,), generator=torch.Generator().manual_seed(1))[0]
+        distance = (z[:, None] - means).square().sum(2)
+        responsibilities = torch.softmax(old.log() - 0.5 * distance / model.prior.log_variance.exp(), 1).mean(0)
+    follow(model, Tracking(model.prior, weight_rate=0.25), x, beta)
+    expected = 0.75 * old + 0.25 * responsibilities
+    torch.testing.assert_close(model.prior.pseudocoreset.probabilities, expected, rtol=0, atol=1e-12)
+
+
+def test_the_pull_is_the_curvature_of_the_steps_that_a_point_missed():
+    # The second derivative of the loss in a lone component's mean is beta w / sigma^2, here three steps a visit.
+    model, x = small_model(num_live=2), examples()
+    terms = training_terms(model, x)
+    last = model.prior.last
+    last.aims.copy_(torch.tensor([[1.0, -1.0], [0.3, 0.2]], dtype=F64))
+    pull = Tracking(model.prior).pull(beta=0.3)
+    precision, weights = 1 / model.prior.log_variance.exp(), model.prior.pseudocoreset.probabilities
+    gaps = last.means - last.aims
+    expected = sum(0.5 * 0.3 * 3 * weights[m] * precision * gap.square().sum() for m, gap in enumerate(gaps))
+    torch.testing.assert_close(pull, expected.detach() + 0 * pull, rtol=1e-12, atol=0)
+    (in_points,) = torch.autograd.grad(pull, last.points, retain_graph=True)
+    assert in_points.abs().min(1).values.max() > 0
+    (in_variance,) = torch.autograd.grad(pull, model.prior.log_variance, allow_unused=True)
+    assert in_variance is None  # the variance must not grow to escape
+    assert terms.loss.requires_grad
+
+
+def test_targets_move_along_the_gradient_of_the_mixture():
+    model, x = small_model(num_live=2), examples()
+    rule = Tracking(model.prior, target_step_size=1e-3)
+    follow(model, rule, x)  # the second step looks at targets that have left their points
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        z = model.encode(x).sample((1,), generator=generator)[0]
+        before = model.prior.targets.clone()
+    resting = [0, 1, 4]  # the second step encodes points 2 and 3
+
+    def mean_log_density(targets: Tensor) -> float:
+        mixture_means = targets.clone()
+        with torch.no_grad():
+            mixture_means[2:4] = model.encode(model.prior.pseudocoreset.points[2:4]).mean
+            weights = model.prior.pseudocoreset.probabilities.log()
+            return float(NormalMixture(mixture_means, model.prior.log_variance, weights).log_prob(z).mean())
+
+    differences = torch.zeros(5, 2, dtype=F64)
+    for m in resting:
+        for axis in range(2):
+            high, low = before.clone(), before.clone()
+            high[m, axis] += 1e-5
+            low[m, axis] -= 1e-5
+            differences[m, axis] = (mean_log_density(high) - mean_log_density(low)) / 2e-5
+    terms = training_terms(model, x)
+    (terms.loss + rule.pull(1.0)).backward()
+    gradient = model.prior.last.mixture_means.grad
+    torch.testing.assert_close(gradient[resting], -differences[resting], rtol=0, atol=1e-8)
+
+
+def test_points_keep_to_the_range_and_weights_to_the_simplex():
+    model, x = small_model(num_live=2), examples()
+    rule = Tracking(model.prior, step_size=5.0, target_step_size=1.0, weight_rate=1.0)
+    for seed in range(20):
+        follow(model, rule, x, seed=seed)
+        pseudocoreset = model.prior.pseudocoreset
+        assert pseudocoreset.points.min() >= 0
+        assert pseudocoreset.points.max() <= 1
+        assert pseudocoreset.weights.min() >= 0
+        assert float(pseudocoreset.weights.sum()) == pytest.approx(1000)
+
+
+def test_on_a_network_at_rest_it_comes_near_to_the_best_mixture():
+    # Three kinds of examples, and six points that all start among the first kind.
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.tensor([[0.1] * 6, [0.9] * 3 + [0.1] * 3, [0.1] * 3 + [0.9] * 3], dtype=F64)
+    kind = torch.randint(3, (600,), generator=generator)
+    x = (centres[kind] + 0.05 * torch.randn(600, 6, dtype=F64, generator=generator)).clamp(0, 1)
+    model = small_model(num_live=2, num_points=6)
+    model.prior.pseudocoreset.assign(x[kind == 0][:6], torch.full((6,), 1000 / 6, dtype=F64))
+    nn.init.constant_(model.prior.log_variance, -3.0)
+    with torch.no_grad():
+        model.encoder.mean.weight *= 10  # the three kinds lie apart in the latent space
+        z = model.encode(x).sample(generator=generator)
+        start = float(model.prior_distribution().log_prob(z).mean())
+    best = best_log_density(z, 6, model.prior.log_variance.detach())
+    rule = Tracking(model.prior, step_size=0.01)
+    for seed in range(1500):
+        rows = torch.randint(600, (50,), generator=generator)
+        follow(model, rule, x[rows], seed=seed)
+    with torch.no_grad():
+        end = float(model.prior_distribution().log_prob(z).mean())
+    assert end > start + 0.9 * (best - start)
+
+
+def best_log_density(z: Tensor, num_components: int, log_variance: Tensor) -> float:
+    """EM on means that are free, from k-means++ starts, written out."""
+    from sklearn.cluster import kmeans_plusplus
+
+    found = []
+    for seed in range(3):
+        means = torch.from_numpy(kmeans_plusplus(z.numpy(), num_components, random_state=seed)[0])
+        weights = torch.full((num_components,), 1 / num_components, dtype=F64)
+        for _ in range(200):
+            distance = (z[:, None] - means).square().sum(2)
+            joint = weights.log() - 0.5 * distance / log_variance.exp()
+            responsibilities = joint.softmax(1)
+            weights = responsibilities.mean(0)
+            means = responsibilities.T @ z / responsibilities.sum(0)[:, None]
+        found.append(float(NormalMixture(means, log_variance, weights.log()).log_prob(z).mean()))
+    return max(found)
+
+
+def test_a_step_without_gradients_says_what_is_missing():
+    model = small_model(num_live=2)
+    rule = Tracking(model.prior)
+    with pytest.raises(RuntimeError, match="with indices first"):
+        rule.pull(1.0)
+    training_terms(model, examples())
+    with pytest.raises(RuntimeError, match="call backward"):
+        rule.step(1.0)
+
+
+def test_with_all_components_near_nothing_is_left_out():
+    x = examples()
+    models = [small_model(num_live=2) for _ in range(2)]
+    models[1].prior = TrackedPseudocoresetPrior(models[1].prior.pseudocoreset, 2, num_live=2, num_near=5).double()
+    models[1].prior.log_variance = models[0].prior.log_variance
+    rules = [Tracking(model.prior, weight_rate=0.2) for model in models]
+    for seed in range(7):
+        for model, rule in zip(models, rules, strict=True):
+            follow(model, rule, x, seed=seed)
+    for name in ("targets", "pseudocoreset.points", "pseudocoreset.probabilities"):
+        ours, theirs = (model.prior.state_dict()[name] for model in models)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+
+
+def test_far_components_are_left_out_and_only_their_weight_changes():
+    model, x = small_model(num_live=1), examples(6)
+    model.prior = TrackedPseudocoresetPrior(model.prior.pseudocoreset, 2, num_live=1, num_near=1).double()
+    model.prior.pseudocoreset.assign(torch.rand(5, 6, dtype=F64), torch.full((5,), 200.0, dtype=F64))
+    rule = Tracking(model.prior, weight_rate=0.1)
+    follow(model, rule, x)
+    model.prior.targets[3:] += 50  # far from everything
+    before = model.prior.targets.clone(), model.prior.pseudocoreset.probabilities.clone()
+    terms = training_terms(model, x)
+    last = model.prior.last
+    assert not set(last.members.tolist()) & {3, 4}
+    assert 1 in last.members.tolist()  # its turn
+    with torch.no_grad():
+        means = before[0].clone()
+        means[1] = last.means[0]
+        z = model.encode(x).sample((1,), generator=torch.Generator().manual_seed(1))
+        whole = NormalMixture(means, model.prior.log_variance, before[1].log())
+        kept = whole.log_weights[last.members].exp().sum()
+        part = NormalMixture(means[last.members], model.prior.log_variance, before[1][last.members].log())
+        log_q = model.encode(x).log_prob(z[0])
+        expected = log_q - part.log_prob(z)[0] - kept.log()
+        assert (whole.log_prob(z)[0] >= part.log_prob(z)[0] + kept.log() - 1e-12).all()
+    torch.testing.assert_close(terms.kl["z"].detach(), expected)
+    (terms.loss + rule.pull(1.0)).backward()
+    rule.step(1.0)
+    assert torch.equal(model.prior.targets[3:], before[0][3:])
+    torch.testing.assert_close(model.prior.pseudocoreset.probabilities[3:], 0.9 * before[1][3:])
