@@ -104,7 +104,7 @@ def test_weights_follow_the_mean_responsibilities(beta):
         z = model.encode(x).sample((1,), generator=torch.Generator().manual_seed(1))[0]
         distance = (z[:, None] - means).square().sum(2)
         responsibilities = torch.softmax(old.log() - 0.5 * distance / model.prior.log_variance.exp(), 1).mean(0)
-    follow(model, Tracking(model.prior, weight_rate=0.25), x, beta)
+    follow(model, Tracking(model, weight_rate=0.25), x, beta)
     expected = 0.75 * old + 0.25 * responsibilities
     torch.testing.assert_close(model.prior.pseudocoreset.probabilities, expected, rtol=0, atol=1e-12)
 
@@ -115,7 +115,7 @@ def test_the_pull_is_the_curvature_of_the_steps_that_a_point_missed():
     terms = training_terms(model, x)
     last = model.prior.last
     last.aims.copy_(torch.tensor([[1.0, -1.0], [0.3, 0.2]], dtype=F64))
-    pull = Tracking(model.prior).pull(beta=0.3)
+    pull = Tracking(model).pull(beta=0.3)
     precision, weights = 1 / model.prior.log_variance.exp(), model.prior.pseudocoreset.probabilities
     gaps = last.means - last.aims
     expected = sum(0.5 * 0.3 * 3 * weights[m] * precision * gap.square().sum() for m, gap in enumerate(gaps))
@@ -127,9 +127,44 @@ def test_the_pull_is_the_curvature_of_the_steps_that_a_point_missed():
     assert terms.loss.requires_grad
 
 
+def test_a_point_takes_a_share_of_its_own_reconstruction():
+    models = [small_model(num_live=2) for _ in range(2)]
+    moved = []
+    for model, share in zip(models, (0.0, 0.25), strict=True):
+        model.decoder.weight.data.uniform_(0, 0.1, generator=torch.Generator().manual_seed(2))
+        terms = training_terms(model, examples())
+        rule = Tracking(model, step_size=1e-3, decoded_share=share)
+        reconstruction = model.likelihood.mean(model.decoder(model.prior.last.means)).detach()
+        (terms.loss + rule.pull(1.0)).backward()
+        rule.step(1.0)
+        moved.append(model.prior.pseudocoreset.points[:2].clone())
+    expected = (0.75 * moved[0] + 0.25 * reconstruction).clamp(0, 1)
+    torch.testing.assert_close(moved[1], expected, rtol=0, atol=1e-12)
+
+
+def test_other_priors_have_no_targets():
+    model = small_model(num_live=2)
+    model.prior = PseudocoresetPrior(model.prior.pseudocoreset)
+    with pytest.raises(ValueError, match="use TrackedPseudocoresetPrior"):
+        Tracking(model)
+
+
+def test_points_move_in_one_round_of_four():
+    model, x = small_model(num_live=2), examples()
+    rule = Tracking(model)
+    moved = []
+    for step in range(15):  # rounds of three turns
+        before = model.prior.pseudocoreset.points.clone()
+        follow(model, rule, x, seed=step)
+        if not torch.equal(before, model.prior.pseudocoreset.points):
+            moved.append(step)
+    assert moved == [0, 1, 2, 12, 13, 14]
+    assert rule.num_visits.tolist() == [2, 2, 2, 2, 2]
+
+
 def test_targets_move_along_the_gradient_of_the_mixture():
     model, x = small_model(num_live=2), examples()
-    rule = Tracking(model.prior, target_step_size=1e-3)
+    rule = Tracking(model, target_step_size=1e-3)
     follow(model, rule, x)  # the second step looks at targets that have left their points
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -159,7 +194,7 @@ def test_targets_move_along_the_gradient_of_the_mixture():
 
 def test_points_keep_to_the_range_and_weights_to_the_simplex():
     model, x = small_model(num_live=2), examples()
-    rule = Tracking(model.prior, step_size=5.0, target_step_size=1.0, weight_rate=1.0)
+    rule = Tracking(model, step_size=5.0, target_step_size=1.0, weight_rate=1.0)
     for seed in range(20):
         follow(model, rule, x, seed=seed)
         pseudocoreset = model.prior.pseudocoreset
@@ -183,7 +218,7 @@ def test_on_a_network_at_rest_it_comes_near_to_the_best_mixture():
         z = model.encode(x).sample(generator=generator)
         start = float(model.prior_distribution().log_prob(z).mean())
     best = best_log_density(z, 6, model.prior.log_variance.detach())
-    rule = Tracking(model.prior, step_size=0.01)
+    rule = Tracking(model, step_size=0.01, decoded_share=0.0)  # the decoder was never trained
     for seed in range(1500):
         rows = torch.randint(600, (50,), generator=generator)
         follow(model, rule, x[rows], seed=seed)
@@ -212,7 +247,7 @@ def best_log_density(z: Tensor, num_components: int, log_variance: Tensor) -> fl
 
 def test_a_step_without_gradients_says_what_is_missing():
     model = small_model(num_live=2)
-    rule = Tracking(model.prior)
+    rule = Tracking(model)
     with pytest.raises(RuntimeError, match="with indices first"):
         rule.pull(1.0)
     training_terms(model, examples())
@@ -225,7 +260,7 @@ def test_with_all_components_near_nothing_is_left_out():
     models = [small_model(num_live=2) for _ in range(2)]
     models[1].prior = TrackedPseudocoresetPrior(models[1].prior.pseudocoreset, 2, num_live=2, num_near=5).double()
     models[1].prior.log_variance = models[0].prior.log_variance
-    rules = [Tracking(model.prior, weight_rate=0.2) for model in models]
+    rules = [Tracking(model, weight_rate=0.2) for model in models]
     for seed in range(7):
         for model, rule in zip(models, rules, strict=True):
             follow(model, rule, x, seed=seed)
@@ -238,7 +273,7 @@ def test_far_components_are_left_out_and_only_their_weight_changes():
     model, x = small_model(num_live=1), examples(6)
     model.prior = TrackedPseudocoresetPrior(model.prior.pseudocoreset, 2, num_live=1, num_near=1).double()
     model.prior.pseudocoreset.assign(torch.rand(5, 6, dtype=F64), torch.full((5,), 200.0, dtype=F64))
-    rule = Tracking(model.prior, weight_rate=0.1)
+    rule = Tracking(model, weight_rate=0.1)
     follow(model, rule, x)
     model.prior.targets[3:] += 50  # far from everything
     before = model.prior.targets.clone(), model.prior.pseudocoreset.probabilities.clone()

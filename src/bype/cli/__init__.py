@@ -20,6 +20,7 @@ _COMMANDS = {
     ("interpolate",): ("pictures", "RUN --out PNG", "the way from one example to another"),
     ("coreset",): ("pictures", "RUN --out DIR", "the pseudocoreset by weight, and exports of it"),
     ("embed",): ("embed", "RUN --out DIR", "latent means of a whole store"),
+    ("bench",): ("bench", "--data STORE", "what training costs with each prior on this machine"),
     ("report",): ("report", "RUN [RUN ...] --out HTML", "one page that shows runs side by side"),
 }
 

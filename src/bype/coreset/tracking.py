@@ -6,6 +6,7 @@ Shape letters: ``M`` pseudo-points, ``L`` live ones, ``D`` latent dimensions.
 import torch
 from torch import Tensor, nn
 
+from bype.models.base import LatentModel
 from bype.priors.tracked import TrackedPseudocoresetPrior, TrackedStep
 
 _BETA = (0.9, 0.999)
@@ -21,20 +22,26 @@ class Tracking(nn.Module):
 
     .. math:: \frac{\beta}{2} \, T \, \frac{w_m}{N} \, \frac{\|\mu(u_m) - c_m\|^2}{\sigma^2},
 
-    which stands for the curvature of the T steps since it was last encoded. Its gradient moves the point, by Adam, and
-    the encoder; then the target begins anew at :math:`\mu(u_m)`. So point and encoder follow what many batches asked
-    of the component. Weights follow EM: they are a decaying average of the mean responsibilities.
+    which stands for the curvature of the T steps since it was last encoded. Its gradient moves the encoder, and, in one
+    round of four, the point, by Adam; then the target begins anew at :math:`\mu(u_m)`. So encoder and point follow
+    what many batches asked of the component. Weights follow EM: they are a decaying average of the mean
+    responsibilities.
+
+    The gradient of an encoder says little about how data look, so points would gather noise. When a point moves, it
+    is therefore mixed with a little of what the decoder makes of :math:`\mu(u_m)`.
 
     Parameters
     ----------
-    prior
-        What will be moved; it gives the shapes of the moments.
+    model
+        With a :class:`~bype.priors.TrackedPseudocoresetPrior`, which will be moved.
     step_size
         Of Adam on the points.
     target_step_size
         Of Adam on the targets, in latent units.
     weight_rate
         How much of the newest batch's responsibilities enters the weights.
+    decoded_share
+        How much of its own reconstruction enters a point when it moves.
     """
 
     num_steps: Tensor
@@ -46,23 +53,32 @@ class Tracking(nn.Module):
 
     def __init__(
         self,
-        prior: TrackedPseudocoresetPrior,
+        model: LatentModel,
         step_size: float = 0.01,
         target_step_size: float = 0.02,
         weight_rate: float = 0.01,
+        decoded_share: float = 0.1,
     ) -> None:
         super().__init__()
-        if not (step_size > 0 and target_step_size > 0 and 0 < weight_rate <= 1):
-            raise ValueError("step sizes must be positive, weight_rate between 0 and 1")
-        self._prior = [prior]  # in a list, since it is no part of this module and saved elsewhere
+        if not (step_size > 0 and target_step_size > 0 and 0 < weight_rate <= 1 and 0 <= decoded_share <= 1):
+            raise ValueError("step sizes must be positive, weight_rate and decoded_share between 0 and 1")
+        self._models = [model]  # in a list, since it is no part of this module and saved elsewhere
+        prior = self._prior()
         self.step_size = step_size
         self.target_step_size = target_step_size
         self.weight_rate = weight_rate
+        self.decoded_share = decoded_share
         self.register_buffer("num_steps", torch.tensor(0))
         self.register_buffer("num_visits", torch.zeros(len(prior.targets)))
         for name, like in (("target", prior.targets), ("point", prior.pseudocoreset.points.flatten(1))):
             self.register_buffer(f"{name}_mean", torch.zeros_like(like))
             self.register_buffer(f"{name}_square", torch.zeros_like(like))
+
+    def _prior(self) -> TrackedPseudocoresetPrior:
+        prior = self._models[0].prior
+        if not isinstance(prior, TrackedPseudocoresetPrior):
+            raise ValueError(f"{type(prior).__name__} has no targets; use TrackedPseudocoresetPrior")
+        return prior
 
     def pull(self, beta: float) -> Tensor:
         """Return the term that brings live points to their targets, to be added to the loss of this training step.
@@ -72,7 +88,7 @@ class Tracking(nn.Module):
         beta
             The weight of the KL terms in that loss.
         """
-        (prior,) = self._prior
+        prior = self._prior()
         last = _last_of(prior)
         weights = prior.pseudocoreset.probabilities[last.rows].to(last.means.dtype)
         stiffness = weights * (torch.exp(-prior.log_variance.detach()) * (beta * prior.num_turns))
@@ -83,30 +99,39 @@ class Tracking(nn.Module):
     @torch.no_grad()
     def step(self, beta: float) -> None:
         """Move targets, live points and weights by the gradients of the loss and the pull."""
-        (prior,) = self._prior
+        prior = self._prior()
         last = _last_of(prior)
-        means, points, log_weights = last.mixture_means.grad, last.points.grad, last.log_weights.grad
-        if means is None or points is None or log_weights is None:
+        in_means, in_log_weights = last.mixture_means.grad, last.log_weights.grad
+        if in_means is None or in_log_weights is None:
             raise RuntimeError("there are no gradients: call backward on the loss and the pull before this step")
         self.num_steps += 1
         members = last.members
         mean, square = self.target_mean[members], self.target_square[members]
-        _average(mean, square, means)
+        _average(mean, square, in_means)
         self.target_mean[members], self.target_square[members] = mean, square
         towards = _adam_direction(mean, square, self.num_steps)
         prior.targets[members] = prior.targets[members].sub_(towards, alpha=self.target_step_size)
-
-        rows = last.rows
-        self.num_visits[rows] += 1
-        mean, square = self.point_mean[rows], self.point_square[rows]
-        _average(mean, square, points.flatten(1))
-        moved = _adam_direction(mean, square, self.num_visits[rows, None]).mul_(self.step_size)
         # The gradient in the log of a weight is its share of what is kept, less the mean responsibility, times beta.
         weights = prior.pseudocoreset.probabilities * (1 - self.weight_rate)
-        responsibilities = prior.pseudocoreset.probabilities[members] / last.kept - log_weights / beta
+        responsibilities = prior.pseudocoreset.probabilities[members] / last.kept - in_log_weights / beta
         weights[members] += self.weight_rate * responsibilities
-        prior.pseudocoreset.move(rows, last.points.detach() - moved.reshape(last.points.shape), weights)
+        prior.pseudocoreset.reweight(weights)
+        if last.points.grad is not None:
+            self._move_points(prior, last, last.points.grad)
         prior.last = None
+
+    def _move_points(self, prior: TrackedPseudocoresetPrior, last: TrackedStep, gradient: Tensor) -> None:
+        rows = last.rows
+        self.num_visits[rows] += 1
+        mean, square = self.point_mean[rows], self.point_square[rows]  # views: they are changed in place
+        _average(mean, square, gradient.flatten(1))
+        moved = _adam_direction(mean, square, self.num_visits[rows, None]).mul_(self.step_size)
+        points = last.points - moved.reshape(last.points.shape)
+        prior.pseudocoreset.move(rows, torch.lerp(points, self._decoded(last.means), self.decoded_share))
+
+    def _decoded(self, latents: Tensor) -> Tensor:
+        (model,) = self._models
+        return model.unflatten(model.likelihood.mean(model.decode(latents, at_mean=True)))
 
 
 def _last_of(prior: TrackedPseudocoresetPrior) -> TrackedStep:

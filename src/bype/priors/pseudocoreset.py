@@ -122,16 +122,20 @@ class Pseudocoreset(nn.Module):
         self.probabilities.copy_(weights / weights.sum())
 
     @torch.no_grad()
-    def move(self, rows: slice, points: Tensor, probabilities: Tensor) -> None:
-        """Replace some points (L, *data_shape) and the weights (M,), given as probabilities that nearly sum to one.
-
-        It keeps the invariants as :meth:`assign` does, in time that does not grow with the points that stay.
-        """
-        if not (points.isfinite().all() and probabilities.isfinite().all()):
-            raise ValueError("points or weights are not finite; a smaller step size may help")
+    def move(self, rows: slice, points: Tensor) -> None:
+        """Replace some points (L, *data_shape), in time that does not grow with those that stay."""
+        if not points.isfinite().all():
+            raise ValueError("points are not finite; a smaller step size may help")
         self.points[rows] = points if self.data_range is None else points.clamp(*self.data_range)
+
+    @torch.no_grad()
+    def reweight(self, probabilities: Tensor) -> None:
+        """Replace the weights by probabilities (M,) that nearly sum to one."""
         probabilities = probabilities.double().clamp_min(0)
-        self.probabilities.copy_(probabilities / probabilities.sum())
+        total = probabilities.sum()
+        if not total.isfinite():
+            raise ValueError("weights are not finite; a smaller step size may help")
+        self.probabilities.copy_(probabilities / total)
 
     def extra_repr(self) -> str:
         """Describe the set for ``print``."""

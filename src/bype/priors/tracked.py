@@ -13,6 +13,8 @@ from bype.mixtures import NormalMixture, PartOfMixture
 from bype.priors.base import Encode, TrainingBatch, encode_points
 from bype.priors.pseudocoreset import Pseudocoreset, PseudocoresetPrior
 
+_ROUNDS = 4
+"""Points move in one round of so many: their gradient is the dearest, and they need not hurry."""
 _PROBES = 4
 """Cells that are searched for each example."""
 _INDEX_LIFE = 1000
@@ -26,7 +28,7 @@ class TrackedStep:
     rows: slice
     """The live pseudo-points, L of the M."""
     points: Tensor
-    """(L, *data_shape), a leaf with gradient."""
+    """(L, *data_shape), a leaf; it has a gradient in the rounds in which points move."""
     means: Tensor
     """(L, D), where the encoder puts them, with gradient."""
     aims: Tensor
@@ -90,10 +92,12 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
         return -(-len(self.targets) // self.num_live)
 
     def points_beside(self) -> Tensor:
-        """Return the points whose turn it is, with gradient."""
-        first = int(self.turn.clamp_min(0)) * self.num_live
+        """Return the points whose turn it is."""
+        turn = max(0, int(self.turn))
+        first = turn % self.num_turns * self.num_live
         rows = slice(first, min(first + self.num_live, len(self.targets)))
-        self._live = rows, self.pseudocoreset.points[rows].clone().requires_grad_()
+        points = self.pseudocoreset.points[rows]
+        self._live = rows, points.clone().requires_grad_() if turn < self.num_turns else points
         return self._live[1]
 
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
@@ -103,7 +107,7 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
             self.refresh(encode)
         means = (encode(self.points_beside()) if batch.beside is None else batch.beside).mean
         rows, points = self._live
-        self.turn.copy_((self.turn.clamp_min(0) + 1) % self.num_turns)
+        self.turn.copy_((self.turn.clamp_min(0) + 1) % (_ROUNDS * self.num_turns))
         aims = self.targets[rows].clone()
         self.targets[rows] = means.detach()
         members, first = self._members(rows, batch)

@@ -125,7 +125,7 @@ def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: Example
 def build_rule(config: TrainingConfig, model: LatentModel, num_steps: int) -> PSVI | ELBOAscent | Tracking | None:
     """Return the rule that updates the pseudocoreset in so many steps, or at each, if there is one to update."""
     if isinstance(model.prior, TrackedPseudocoresetPrior):
-        return Tracking(model.prior, config.update_step_size)
+        return Tracking(model, config.update_step_size)
     if not isinstance(model.prior, PseudocoresetPrior):
         return None
     match config.update:

@@ -1,0 +1,87 @@
+"""The timing of training: that it times what it says, and in turn."""
+
+import pytest
+import torch
+
+from bype.cli import main
+from bype.data.store import Store
+from bype.priors import TensorSource
+from bype.training import bench
+from bype.training.bench import JitteredCopies, Racer, components_to_time, priors_to_time, race
+from bype.training.config import TrainingConfig
+from small_runs import image_store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return image_store(tmp_path_factory.mktemp("bench"), count=200)
+
+
+def test_configurations_are_what_their_names_say():
+    configs = priors_to_time(50000)
+    assert next(iter(configs)) == "Gaussian prior"
+    assert configs["pseudocoreset, tracking"].live_components == 16
+    assert configs["pseudocoreset, tracking, all points encoded"].live_components == 0
+    assert configs["Exemplar, 25,000 exact"].components == 25000
+    assert configs["Exemplar, nearest 10 of 25,000"].neighbours == 10
+    assert components_to_time((5000,))["5,000 components, nearest 32"].neighbours == 32
+
+
+def test_racers_take_turns_and_ratios_are_of_neighbours(store, monkeypatch):
+    turns = []
+
+    def seconds(racer):
+        turns.append(racer.name)
+        return {"slow": 0.3, "reference": 0.1}[racer.name] * (1 + len(turns))
+
+    def named(self, config, store):
+        self.name = "slow" if config.prior == "bype" else "reference"
+
+    monkeypatch.setattr(Racer, "__init__", named)
+    monkeypatch.setattr(Racer, "seconds", seconds)
+    configs = {"reference": TrainingConfig(prior="gaussian"), "slow": TrainingConfig()}
+    reference, slow = race(configs, Store(store), repetitions=4)
+    assert turns == ["reference", "slow"] * 6
+    assert reference.ratio == (1, 1, 1)
+    assert all(3 < value < 4 for value in slow.ratio)  # the second of a pair is a little slower
+
+
+def test_more_components_than_examples_are_copies_that_differ():
+    images = torch.rand(5, 1, 3, 3, generator=torch.Generator().manual_seed(0))
+    copies = JitteredCopies(TensorSource(images), 12)
+    taken = copies.take(torch.tensor([3, 8]))
+    assert len(copies) == 12
+    assert (taken - images[3]).abs().max() < 0.15
+    assert not torch.equal(taken[0], taken[1])
+
+
+def test_the_command_prints_its_tables(store, capsys, monkeypatch):
+    monkeypatch.setattr(bench, "_BLOCK_SECONDS", 0.01)
+    small = {"components": 20, "hidden": 16, "latent_dim": 4, "batch_size": 20}
+    for name in ("priors_to_time", "components_to_time"):
+        whole = getattr(bench, name)
+        monkeypatch.setattr(bench, name, lambda size, whole=whole: shrunk(whole(size), small))
+    monkeypatch.setattr(
+        bench, "_SHARES", {n: (shrunk({"": c}, small)[""], e, s) for n, (c, e, s) in bench._SHARES.items()}
+    )
+    assert main(["bench", "--data", str(store), "--repetitions", "2", "--components", "300"]) == 0
+    printed = capsys.readouterr().out
+    assert "| Gaussian prior |" in printed
+    assert "1.00 (1.00 to 1.00)" in printed
+    assert "| 300 components, nearest 32 |" in printed
+    for line in printed.splitlines()[-3:]:
+        assert 0 < float(line.split("|")[2].strip(" %")) < 100
+
+
+def shrunk(configs, changes):
+    return {
+        name: TrainingConfig(
+            **{**config.to_fields(), **changes, "components": config.components if "300" in name else 20}
+        )
+        for name, config in configs.items()
+    }
+
+
+def test_wrong_requests_give_one_line(store, capsys):
+    assert main(["bench", "--data", str(store), "--repetitions", "0"]) == 1
+    assert "at least 1" in capsys.readouterr().err
