@@ -98,6 +98,9 @@ class NormalMixture:
     log_weights
         (M,), on any scale: they are normalised here. A weight of zero is ``-inf``; such a component is
         never drawn, and no gradient becomes NaN because of it.
+    take_as_they_are
+        Do not normalise the weights: they are, or these are only some components of a larger mixture, whose density
+        this is then a lower bound of.
 
     Examples
     --------
@@ -106,7 +109,9 @@ class NormalMixture:
     tensor(-1.4189)
     """
 
-    def __init__(self, means: Tensor, log_variance: Tensor, log_weights: Tensor) -> None:
+    def __init__(
+        self, means: Tensor, log_variance: Tensor, log_weights: Tensor, *, take_as_they_are: bool = False
+    ) -> None:
         if means.ndim != 2 or log_weights.shape != means.shape[:1]:
             raise ValueError(
                 f"a mixture needs means (M, D) and log_weights (M,), "
@@ -121,7 +126,7 @@ class NormalMixture:
             means, log_variance = means.float(), log_variance.float()
         self.means = means
         self.log_variance = log_variance
-        self.log_weights = log_weights - torch.logsumexp(log_weights, 0)
+        self.log_weights = log_weights if take_as_they_are else log_weights - torch.logsumexp(log_weights, 0)
         # A block whose weights are all zero would have log-sum-exp -inf, and NaN for a gradient.
         self._finite_log_weights_M = self.log_weights.to(means.dtype).clamp_min(_lowest(means.dtype))
         self._centre = means.detach().mean(0)
@@ -267,28 +272,6 @@ class NormalMixture:
     def _excluded(self, first_row: int, num_rows: int, first_component: int, num_components: int) -> Tensor | None:
         """Tell which pairs of a row and a component do not count, (rows, components); here, none."""
         return None
-
-
-class PartOfMixture(NormalMixture):
-    """Some components of a larger mixture: a lower bound on its density. It is no distribution, and draws no samples.
-
-    Parameters
-    ----------
-    log_kept
-        The log of the weight that these components have together in the larger mixture.
-    """
-
-    def __init__(self, means: Tensor, log_variance: Tensor, log_weights: Tensor, log_kept: Tensor) -> None:
-        super().__init__(means, log_variance, log_weights)
-        self._log_kept = log_kept.to(self.means.dtype)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return a lower bound (...) on the log density of ``value`` (..., D)."""
-        return super().log_prob(value) + self._log_kept
-
-    def sample(self, shape: Sequence[int] = (), *, generator: Randomness = None) -> Tensor:
-        """Refuse: the other components would never be drawn."""
-        raise NotImplementedError("a part of a mixture is for scoring; draw from the whole prior")
 
 
 class LeaveOneOutMixture(NormalMixture):

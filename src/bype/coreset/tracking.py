@@ -111,10 +111,9 @@ class Tracking(nn.Module):
         self.target_mean[members], self.target_square[members] = mean, square
         towards = _adam_direction(mean, square, self.num_steps)
         prior.targets[members] = prior.targets[members].sub_(towards, alpha=self.target_step_size)
-        # The gradient in the log of a weight is its share of what is kept, less the mean responsibility, times beta.
+        # The gradient in the log of a weight is minus the mean responsibility, times beta.
         weights = prior.pseudocoreset.probabilities * (1 - self.weight_rate)
-        responsibilities = prior.pseudocoreset.probabilities[members] / last.kept - in_log_weights / beta
-        weights[members] += self.weight_rate * responsibilities
+        weights[members] -= in_log_weights * (self.weight_rate / beta)
         prior.pseudocoreset.reweight(weights)
         if last.points.grad is not None:
             self._move_points(prior, last, last.points.grad)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from bype.inverted import InvertedFile
-from bype.mixtures import NormalMixture, PartOfMixture
+from bype.mixtures import NormalMixture
 from bype.priors.base import Encode, TrainingBatch, encode_points
 from bype.priors.pseudocoreset import Pseudocoreset, PseudocoresetPrior
 
 _ROUNDS = 4
 """Points move in one round of so many: their gradient is the dearest, and they need not hurry."""
-_PROBES = 4
+_PROBES = 6
 """Cells that are searched for each example."""
 _INDEX_LIFE = 1000
 """Training steps until components are sorted into cells anew."""
@@ -39,8 +39,6 @@ class TrackedStep:
     """(C, D), the targets, and ``means`` where points are live; it retains its gradient."""
     log_weights: Tensor
     """(C,), a leaf with gradient."""
-    kept: Tensor
-    """The weight of all C together, as a probability."""
 
 
 class TrackedPseudocoresetPrior(PseudocoresetPrior):
@@ -113,15 +111,11 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
         members, first = self._members(rows, batch)
         resting = self.targets[members]
         mixture_means = torch.cat([resting[:first], means, resting[first + len(means) :]])
-        probabilities = self.pseudocoreset.probabilities[members]
-        log_weights = probabilities.log().requires_grad_()
-        kept = probabilities.sum()
+        log_weights = self.pseudocoreset.probabilities[members].log().to(means.dtype).requires_grad_()
         if torch.is_grad_enabled():
             mixture_means.retain_grad()
-            self.last = TrackedStep(rows, points, means, aims, members, mixture_means, log_weights, kept)
-        if self.index is None:
-            return NormalMixture(mixture_means, self.log_variance, log_weights)
-        return PartOfMixture(mixture_means, self.log_variance, log_weights, kept.log())
+            self.last = TrackedStep(rows, points, means, aims, members, mixture_means, log_weights)
+        return NormalMixture(mixture_means, self.log_variance, log_weights, take_as_they_are=True)
 
     @torch.no_grad()
     def _members(self, rows: slice, batch: TrainingBatch) -> tuple[Tensor | slice, int]:
@@ -133,5 +127,5 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
         self.index_age += 1
         near = self.index.nearest(batch.means, self.targets, self.num_near, _PROBES).flatten()
         live = torch.arange(rows.start, rows.stop, device=near.device)
-        members = torch.unique(torch.cat([near[near < len(self.targets)], live]))
+        members = torch.unique(torch.cat([near, live]))
         return members, int(torch.searchsorted(members, rows.start))
