@@ -25,7 +25,7 @@ SCHEDULE = [
 ]
 ELBO_FLAGS = ["--update-every", "5 epochs", "--update-steps", "100", "--update-batch", "1000"]
 ELBO_FLAGS += ["--update-step-size", "0.01", "--clamp-points", "True"]
-TRACKING_FLAGS = ["--update", "tracking", "--update-step-size", "0.01", "--clamp-points", "True"]
+TRACKING_FLAGS = ["--update", "tracking", "--clamp-points", "True"]
 RULES = {
     "Gaussian": ("gaussian", []),
     "tracking": ("bype", TRACKING_FLAGS),

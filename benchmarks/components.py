@@ -74,12 +74,14 @@ def main() -> int:
         run = TrainedRun.open(folder)
         rows.append(f"| {name} | {last['negative_elbo']:.3f} | {last['kl_z']:.3f} |")
         if "500, all" not in name:
-            parts = " | ".join(f"{mean:.3f} ({most:.2f})" for mean, most in left_out(run).values())
+            missing = left_out(run)
+            cells = (f"{missing[k][0]:.3f} ({missing[k][1]:.2f})" if k in missing else "-" for k in NEAREST)
+            parts = " | ".join(cells)
             missed.append(f"| {name} | {parts} | {summed_for_a_certificate(run):,} |")
     print("\n| components | validation -ELBO | KL |\n| --- | --- | --- |", *rows, sep="\n")
     print("\nMissing from log p(z) with the k nearest of an exact search, mean (largest), nats:\n")
     print("| components |", " | ".join(f"k = {k:,}" for k in NEAREST), "| summed for a certificate |")
-    print("| --- |" * 1, " --- |" * (len(NEAREST) + 1), sep="")
+    print("|" + " --- |" * (len(NEAREST) + 2))
     print(*missed, sep="\n")
     return 0
 

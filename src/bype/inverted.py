@@ -11,6 +11,10 @@ from torch import Tensor, nn
 
 _PLACES = 128
 """Components of a cell at most."""
+_PROBES = 6
+"""Cells that are searched at least."""
+_LOOKED_AT = 64
+"""Components of a cell that tell where it spreads the most."""
 
 
 class InvertedFile(nn.Module):
@@ -28,7 +32,7 @@ class InvertedFile(nn.Module):
     >>> means = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0))
     >>> index = InvertedFile(1000, 3)
     >>> index.build(means)
-    >>> ids = index.nearest(means[:2], means, count=5, num_probes=4)
+    >>> ids = index.nearest(means[:2], means, count=5)
     >>> ids.shape, ids[:, 0].tolist()
     (torch.Size([2, 5]), [0, 1])
     """
@@ -52,7 +56,7 @@ class InvertedFile(nn.Module):
         """
         ids_CW = torch.arange(self.cells.numel(), device=means.device)[None] % len(means)
         for _ in range(self._depth):
-            spread_CD = means[ids_CW].var(1, correction=0)
+            spread_CD = means[ids_CW[:, :: max(1, ids_CW.shape[1] // _LOOKED_AT)]].var(1, correction=0)
             widest_CW = spread_CD.argmax(1)[:, None].expand_as(ids_CW)
             order_CW = means[ids_CW, widest_CW].argsort(stable=True, dim=1)
             ids_CW = ids_CW.gather(1, order_CW).reshape(2 * len(ids_CW), -1)
@@ -60,12 +64,23 @@ class InvertedFile(nn.Module):
         self.centres.copy_(means[ids_CW].mean(1))
 
     @torch.no_grad()
-    def nearest(self, rows: Tensor, means: Tensor, count: int, num_probes: int) -> Tensor:
+    def nearest(self, rows: Tensor, means: Tensor, count: int, num_probes: int | None = None) -> Tensor:
         """Return components (B, count) near to rows (B, D), the nearest first; few of them may come twice.
 
-        They are the nearest of those in the ``num_probes`` cells whose centres are nearest. The ``means`` (M, D) may
-        have moved a little since the cells were made.
+        They are the nearest of those in the cells whose centres are nearest: some may be missed. The ``means`` (M, D)
+        may have moved since the cells were made; the more, the more are missed.
+
+        Parameters
+        ----------
+        rows, means
+            Where to look, and where the components are now.
+        count
+            How many to return, at most all.
+        num_probes
+            How many cells to search; enough for four times ``count`` if left out.
         """
+        if num_probes is None:
+            num_probes = max(_PROBES, -(-4 * count // self.cells.shape[1]))
         num_probes = min(num_probes, len(self.cells))
         ids_BK = self.cells[torch.cdist(rows, self.centres).topk(num_probes, largest=False).indices].flatten(1)
         near_BKD = means.index_select(0, ids_BK.flatten()).reshape(*ids_BK.shape, -1)

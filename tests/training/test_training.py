@@ -26,11 +26,12 @@ from bype.priors import GaussianPrior, Pseudocoreset
 from bype.training import checkpoint
 from bype.training.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 from bype.training.config import ConfigError, Span, TrainingConfig
-from bype.training.examples import TrainingOrder
+from bype.training.examples import StoreSource, TrainingOrder
 from bype.training.loop import Trainer, train
 from bype.training.optimizer import NormalisedAdam, normalise_
 from bype.training.progress import Display
 from bype.training.run import RunDirectory, RunError, read_config
+from bype.training.step import TrainingStep
 from bype.training.trained import TrainedRun
 from training_process import command, finish
 
@@ -498,3 +499,24 @@ def test_an_update_that_breaks_gives_one_line(store, tmp_path, monkeypatch):
         with pytest.raises(RunError, match=r"the update .* failed: .*smaller step size"):
             trainer.run()
         trainer.close()
+
+
+def test_a_step_that_is_not_finite_moves_nothing_and_leaves_no_gradient(store):
+    source = StoreSource(Store(store).split("train"))
+    step = TrainingStep(replace(update="tracking"), source.split.shape, source)
+    x = source.read(np.arange(20))
+    before = {name: value.clone() for name, value in step.model.state_dict().items()}
+    broken = x.clone()
+    broken[3, 0, 0, 0] = torch.nan
+    assert not step(broken, torch.arange(20)).loss.isfinite()
+    changed = [name for name, value in step.model.state_dict().items() if not torch.equal(value, before[name])]
+    assert changed == ["prior.targets"]  # which begin at the points
+    step(x, torch.arange(20))
+    assert all(value.isfinite().all() for value in step.model.state_dict().values())
+
+
+def test_tracked_runs_are_opened_whatever_their_size(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("bype.training.trained._SLACK_BYTES", 20000)
+    config = replace(update="tracking", neighbours=2, components=200, latent_dim=40, length="1 epoch")
+    train(config, store, tmp_path / "run")
+    assert len(TrainedRun.open(tmp_path / "run").model.prior.targets) == 200

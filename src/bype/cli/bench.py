@@ -40,7 +40,7 @@ def bench(words: list[str]) -> int:
         with progress_bar(title) as report:
             timings = list(race(configs, store, options.repetitions, report))
         print("\n".join(_table(title, timings)) + "\n")
-    print("| rule | share of the training time |\n| --- | --- |")
+    print("| rule | share of the training time, apart from gradients that the network shares |\n| --- | --- |")
     for name, share in update_shares(store, options.repetitions):
         print(f"| {name} | {100 * share:.1f}% |")
     return 0

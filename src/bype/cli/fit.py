@@ -117,7 +117,6 @@ def _store(options: _Fit) -> "Store":
 
 def _config(store: "Store", minutes: float, seed: int) -> TrainingConfig:
     """Choose settings that suit the data and the time."""
-    from bype.paper.recipes import TRACKING_STEP_SIZE
     from bype.training.dry_run import seconds_per_epoch
 
     num_train = store.manifest.splits["train"].num_rows
@@ -130,7 +129,6 @@ def _config(store: "Store", minutes: float, seed: int) -> TrainingConfig:
         learning_rate=1e-3,
         patience="0 epochs",
         update="tracking",
-        update_step_size=TRACKING_STEP_SIZE,
         seed=seed,
     )
     epochs = min(500, max(4, round(60 * minutes / seconds_per_epoch(draft, store))))

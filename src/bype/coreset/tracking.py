@@ -20,11 +20,11 @@ class Tracking(nn.Module):
     training step gives the gradient in all M targets at once, without encoding them; Adam moves them along it. When a
     point's turn comes, once in T steps, it is encoded, and the loss of that step gets the term
 
-    .. math:: \frac{\beta}{2} \, T \, \frac{w_m}{N} \, \frac{\|\mu(u_m) - c_m\|^2}{\sigma^2},
+    .. math:: \frac{\beta}{2} \, (T - 1) \, \frac{w_m}{N} \, \frac{\|\mu(u_m) - c_m\|^2}{\sigma^2},
 
-    which stands for the curvature of the T steps since it was last encoded. Its gradient moves the encoder, and, in one
-    round of four, the point, by Adam; then the target begins anew at :math:`\mu(u_m)`. So encoder and point follow
-    what many batches asked of the component. Weights follow EM: they are a decaying average of the mean
+    which stands for the curvature of the T - 1 steps in which it stood aside. The gradient of both moves the encoder,
+    and, in one round of four, the point, by Adam; then the target begins anew at :math:`\mu(u_m)`. So encoder and point
+    follow what many batches asked of the component. Weights follow EM: they are a decaying average of the mean
     responsibilities.
 
     The gradient of an encoder says little about how data look, so points would gather noise. When a point moves, it
@@ -38,14 +38,14 @@ class Tracking(nn.Module):
         Of Adam on the points.
     target_step_size
         Of Adam on the targets, in latent units.
-    weight_rate
-        How much of the newest batch's responsibilities enters the weights.
+    memory
+        Weights are an average over about so many examples for each component.
     decoded_share
         How much of its own reconstruction enters a point when it moves.
     """
 
-    num_steps: Tensor
-    num_visits: Tensor
+    num_target_steps: Tensor
+    num_point_steps: Tensor
     target_mean: Tensor
     target_square: Tensor
     point_mean: Tensor
@@ -56,20 +56,20 @@ class Tracking(nn.Module):
         model: LatentModel,
         step_size: float = 0.01,
         target_step_size: float = 0.02,
-        weight_rate: float = 0.01,
+        memory: float = 20.0,
         decoded_share: float = 0.1,
     ) -> None:
         super().__init__()
-        if not (step_size > 0 and target_step_size > 0 and 0 < weight_rate <= 1 and 0 <= decoded_share <= 1):
-            raise ValueError("step sizes must be positive, weight_rate and decoded_share between 0 and 1")
+        if not (step_size > 0 and target_step_size > 0 and memory > 0 and 0 <= decoded_share <= 1):
+            raise ValueError("step sizes and memory must be positive, decoded_share between 0 and 1")
         self._models = [model]  # in a list, since it is no part of this module and saved elsewhere
         prior = self._prior()
         self.step_size = step_size
         self.target_step_size = target_step_size
-        self.weight_rate = weight_rate
+        self.memory = memory
         self.decoded_share = decoded_share
-        self.register_buffer("num_steps", torch.tensor(0))
-        self.register_buffer("num_visits", torch.zeros(len(prior.targets)))
+        for name in ("num_target_steps", "num_point_steps"):
+            self.register_buffer(name, prior.targets.new_zeros(len(prior.targets), 1))
         for name, like in (("target", prior.targets), ("point", prior.pseudocoreset.points.flatten(1))):
             self.register_buffer(f"{name}_mean", torch.zeros_like(like))
             self.register_buffer(f"{name}_square", torch.zeros_like(like))
@@ -88,11 +88,13 @@ class Tracking(nn.Module):
         beta
             The weight of the KL terms in that loss.
         """
+        if not beta > 0:
+            raise ValueError(f"beta must be positive, not {beta}: without KL terms there is nothing to follow")
         prior = self._prior()
         last = _last_of(prior)
         weights = prior.pseudocoreset.probabilities[last.rows].to(last.means.dtype)
-        stiffness = weights * (torch.exp(-prior.log_variance.detach()) * (beta * prior.num_turns))
-        gap = last.means - last.aims
+        stiffness = weights * (torch.exp(-prior.log_variance.detach()) * (beta * (prior.num_turns - 1)))
+        gap = last.means - prior.targets[last.rows]
         pull: Tensor = 0.5 * stiffness @ gap.square().sum(1)
         return pull
 
@@ -104,27 +106,28 @@ class Tracking(nn.Module):
         in_means, in_log_weights = last.mixture_means.grad, last.log_weights.grad
         if in_means is None or in_log_weights is None:
             raise RuntimeError("there are no gradients: call backward on the loss and the pull before this step")
-        self.num_steps += 1
+        if last.points.grad is not None:
+            self._move_points(prior, last, last.points.grad)
+        # The gradient in the log of a weight is minus the mean responsibility, times beta.
         members = last.members
+        rate = min(1.0, last.num_examples / (self.memory * len(prior.targets)))
+        weights = prior.pseudocoreset.probabilities * (1 - rate)
+        weights[members] -= in_log_weights * (rate / beta)
+        prior.pseudocoreset.reweight(weights)
+        prior.advance()
+        self.num_target_steps[members] += 1
         mean, square = self.target_mean[members], self.target_square[members]
         _average(mean, square, in_means)
         self.target_mean[members], self.target_square[members] = mean, square
-        towards = _adam_direction(mean, square, self.num_steps)
+        towards = _adam_direction(mean, square, self.num_target_steps[members])
         prior.targets[members] = prior.targets[members].sub_(towards, alpha=self.target_step_size)
-        # The gradient in the log of a weight is minus the mean responsibility, times beta.
-        weights = prior.pseudocoreset.probabilities * (1 - self.weight_rate)
-        weights[members] -= in_log_weights * (self.weight_rate / beta)
-        prior.pseudocoreset.reweight(weights)
-        if last.points.grad is not None:
-            self._move_points(prior, last, last.points.grad)
-        prior.last = None
 
     def _move_points(self, prior: TrackedPseudocoresetPrior, last: TrackedStep, gradient: Tensor) -> None:
         rows = last.rows
-        self.num_visits[rows] += 1
+        self.num_point_steps[rows] += 1
         mean, square = self.point_mean[rows], self.point_square[rows]  # views: they are changed in place
         _average(mean, square, gradient.flatten(1))
-        moved = _adam_direction(mean, square, self.num_visits[rows, None]).mul_(self.step_size)
+        moved = _adam_direction(mean, square, self.num_point_steps[rows]).mul_(self.step_size)
         points = last.points - moved.reshape(last.points.shape)
         prior.pseudocoreset.move(rows, torch.lerp(points, self._decoded(last.means), self.decoded_share))
 

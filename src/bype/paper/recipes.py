@@ -18,8 +18,6 @@ _PRIOR_NAMES: dict[PriorName, str] = {
     "exemplar": "Exemplar prior, {components} exemplars in a step",
     "bype": "pseudocoreset of {components} points, updated by PSVI every 10 epochs",
 }
-TRACKING_STEP_SIZE = 0.01
-"""Of Adam on pseudo-points that follow each step."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +41,7 @@ def _paper_recipe(data: str, network: Network, prior: PriorName) -> Recipe:
 
 def _own_recipe(data: str, network: Network) -> Recipe:
     components = 240 if data == "celeba" else 500
-    config = TrainingConfig(
-        network=network, components=components, update="tracking", update_step_size=TRACKING_STEP_SIZE
-    )
+    config = TrainingConfig(network=network, components=components, update="tracking")
     text = (
         f"{_DATA_NAMES[data]}, {_NETWORK_NAMES[network]}, pseudocoreset of {components} points that follows each step"
     )

@@ -124,6 +124,8 @@ class Pseudocoreset(nn.Module):
     @torch.no_grad()
     def move(self, rows: slice, points: Tensor) -> None:
         """Replace some points (L, *data_shape), in time that does not grow with those that stay."""
+        if points.shape != self.points[rows].shape:
+            raise ValueError(f"points must stay {tuple(self.points[rows].shape)}, not {tuple(points.shape)}")
         if not points.isfinite().all():
             raise ValueError("points are not finite; a smaller step size may help")
         self.points[rows] = points if self.data_range is None else points.clamp(*self.data_range)
@@ -131,10 +133,12 @@ class Pseudocoreset(nn.Module):
     @torch.no_grad()
     def reweight(self, probabilities: Tensor) -> None:
         """Replace the weights by probabilities (M,) that nearly sum to one."""
+        if probabilities.shape != self.probabilities.shape:
+            raise ValueError(f"weights must stay {tuple(self.probabilities.shape)}, not {tuple(probabilities.shape)}")
         probabilities = probabilities.double().clamp_min(0)
         total = probabilities.sum()
-        if not total.isfinite():
-            raise ValueError("weights are not finite; a smaller step size may help")
+        if not (total.isfinite() and total > 0):
+            raise ValueError("weights are not finite, or all zero; a smaller step size may help")
         self.probabilities.copy_(probabilities / total)
 
     def extra_repr(self) -> str:

@@ -4,21 +4,20 @@ Shape letters: ``M`` pseudo-points, ``L`` live ones, ``C`` those that count in a
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bype.inverted import InvertedFile
 from bype.mixtures import NormalMixture
-from bype.priors.base import Encode, TrainingBatch, encode_points
+from bype.priors.base import Encode, TrainingBatch, encode_points, encoded_beside, few_points
 from bype.priors.pseudocoreset import Pseudocoreset, PseudocoresetPrior
 
 _ROUNDS = 4
-"""Points move in one round of so many: their gradient is the dearest, and they need not hurry."""
-_PROBES = 6
-"""Cells that are searched for each example."""
-_INDEX_LIFE = 1000
-"""Training steps until components are sorted into cells anew."""
+"""A point moves in one round of so many: its gradient is the dearest, and it need not hurry."""
+_INDEX_LIFE = 200
+"""Training steps until components are sorted into cells anew; at first, when latents move fast, fewer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,23 +30,23 @@ class TrackedStep:
     """(L, *data_shape), a leaf; it has a gradient in the rounds in which points move."""
     means: Tensor
     """(L, D), where the encoder puts them, with gradient."""
-    aims: Tensor
-    """(L, D), where they would have to be: their targets until this step."""
     members: Tensor | slice
     """The components that count in this step, C of the M, or all."""
     mixture_means: Tensor
     """(C, D), the targets, and ``means`` where points are live; it retains its gradient."""
     log_weights: Tensor
     """(C,), a leaf with gradient."""
+    num_examples: int
+    """In the batch."""
 
 
 class TrackedPseudocoresetPrior(PseudocoresetPrior):
     r"""The same prior, with a latent target :math:`c_m` for each pseudo-point.
 
     In a training step only ``num_live`` pseudo-points are encoded, with gradient, in turn; the others stand at their
-    targets. :class:`bype.coreset.Tracking` moves targets, weights and live points after each step, so that targets
-    follow the posteriors and points follow their targets. To evaluate and sample, every point is encoded, and targets
-    do not count.
+    targets. It must be trained with :class:`bype.coreset.Tracking`, which moves targets, weights and live points after
+    each step, so that targets follow the posteriors and points follow their targets; nothing changes in between. To
+    evaluate and sample, every point is encoded, and targets do not count.
 
     Parameters
     ----------
@@ -70,51 +69,78 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
         super().__init__(pseudocoreset)
         if num_live < 1:
             raise ValueError(f"num_live must be at least 1, not {num_live}")
+        if num_near < 0:
+            raise ValueError(f"num_near must not be negative, not {num_near}")
         self.num_live = min(num_live, len(pseudocoreset))
-        self.register_buffer("targets", torch.zeros(len(pseudocoreset), latent_dim))
-        self.register_buffer("turn", torch.tensor(-1))
         self.num_near = num_near
+        self.register_buffer("targets", pseudocoreset.points.new_zeros(len(pseudocoreset), latent_dim))
+        self.register_buffer("turn", torch.tensor(-1))
         self.index = InvertedFile(len(pseudocoreset), latent_dim) if num_near else None
         self.register_buffer("index_age", torch.tensor(0) if num_near else None)
         self.last: TrackedStep | None = None
         """The newest training step."""
+        self._live: tuple[slice, Tensor] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy without what belongs to a step under way: its tensors are part of a graph."""
+        return {**self.__dict__, "last": None, "_live": None}
 
     @torch.no_grad()
     def refresh(self, encode: Encode) -> None:
         """Put every target where the encoder puts its point. The first training step does so by itself."""
         self.targets.copy_(encode_points(encode, self.pseudocoreset.points).mean)
+        if self.index is not None:
+            self.index.build(self.targets)
+
+    @torch.no_grad()
+    def advance(self) -> None:
+        """End the newest training step: targets of live points begin anew where these are; others have their turn."""
+        if self.last is None:
+            raise RuntimeError("there is no training step to follow: compute the loss with indices first")
+        self.targets[self.last.rows] = self.last.means.detach()
+        self.turn.copy_((self.turn.clamp_min(0) + 1) % (_ROUNDS * self.num_turns))
+        self.last = None
+        if self.index is not None:
+            self.index_age += 1
+            age = int(self.index_age)
+            if age % _INDEX_LIFE == 0 or age in (10, 20, 40, 80):
+                self.index.build(self.targets)
 
     @property
     def num_turns(self) -> int:
         """How many training steps it takes until a point is live again."""
         return -(-len(self.targets) // self.num_live)
 
-    def points_beside(self) -> Tensor:
+    def points_beside(self) -> Tensor | None:
         """Return the points whose turn it is."""
-        turn = max(0, int(self.turn))
-        first = turn % self.num_turns * self.num_live
-        rows = slice(first, min(first + self.num_live, len(self.targets)))
+        return few_points(self._live_points()[1])
+
+    def _live_points(self) -> tuple[slice, Tensor]:
+        """Return whose turn it is, and these points: in one round of four, spread over the steps, with gradient."""
+        round_, place = divmod(max(0, int(self.turn)), self.num_turns)
+        rows = slice(place * self.num_live, min((place + 1) * self.num_live, len(self.targets)))
         points = self.pseudocoreset.points[rows]
-        self._live = rows, points.clone().requires_grad_() if turn < self.num_turns else points
-        return self._live[1]
+        self._live = rows, points.clone().requires_grad_() if (round_ + place) % _ROUNDS == 0 else points
+        return self._live
 
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
         if batch is None:
             return super().forward(encode)
         if self.turn < 0:
             self.refresh(encode)
-        means = (encode(self.points_beside()) if batch.beside is None else batch.beside).mean
-        rows, points = self._live
-        self.turn.copy_((self.turn.clamp_min(0) + 1) % (_ROUNDS * self.num_turns))
-        aims = self.targets[rows].clone()
-        self.targets[rows] = means.detach()
+        rows, points = self._live_points() if batch.beside is None or self._live is None else self._live
+        means = encoded_beside(encode, points, batch).mean
         members, first = self._members(rows, batch)
         resting = self.targets[members]
         mixture_means = torch.cat([resting[:first], means, resting[first + len(means) :]])
         log_weights = self.pseudocoreset.probabilities[members].log().to(means.dtype).requires_grad_()
         if torch.is_grad_enabled():
-            mixture_means.retain_grad()
-            self.last = TrackedStep(rows, points, means, aims, members, mixture_means, log_weights)
+            if mixture_means.requires_grad:
+                mixture_means.retain_grad()
+            else:  # the network is frozen, and no point moves in this step
+                mixture_means.requires_grad_()
+            num_examples = len(batch.indices)
+            self.last = TrackedStep(rows, points, means, members, mixture_means, log_weights, num_examples)
         return NormalMixture(mixture_means, self.log_variance, log_weights, take_as_they_are=True)
 
     @torch.no_grad()
@@ -122,10 +148,7 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
         """Return the components that count, in order, and the place of the first live one among them."""
         if self.index is None:
             return slice(None), rows.start
-        if self.index_age % _INDEX_LIFE == 0:
-            self.index.build(self.targets)
-        self.index_age += 1
-        near = self.index.nearest(batch.means, self.targets, self.num_near, _PROBES).flatten()
+        near = self.index.nearest(batch.means, self.targets, self.num_near).flatten()
         live = torch.arange(rows.start, rows.stop, device=near.device)
         members = torch.unique(torch.cat([near, live]))
         return members, int(torch.searchsorted(members, rows.start))

@@ -21,12 +21,12 @@ from bype.training.step import TrainingStep
 
 _BLOCK_SECONDS = 0.2
 _JITTER = 0.02
-_TRACKING = TrainingConfig(update="tracking", update_step_size=0.01)
+_TRACKING = TrainingConfig(update="tracking")
 _SHARES = {
     "tracking, in every step": (_TRACKING, 0, 0),
     "psvi, a pass every 10 epochs": (TrainingConfig(update="psvi"), 10, 0),
     "elbo, 100 steps of 1,000 every 5 epochs": (
-        TrainingConfig(update="elbo", update_step_size=0.01, update_batch=1000),
+        TrainingConfig(update="elbo", update_batch=1000),
         5,
         100,
     ),
@@ -73,7 +73,8 @@ class JitteredCopies:
         """Return the examples with these row numbers."""
         examples = self.source.take(indices % len(self.source))
         noise = torch.randn(examples.shape, generator=torch.Generator().manual_seed(int(indices[0])))
-        return (examples + _JITTER * noise).clamp_(0, 1)
+        jittered = examples + _JITTER * noise
+        return jittered.clamp_(0, 1) if examples.ndim == 4 else jittered  # pixels have a range, features have none
 
 
 class Racer:
@@ -82,7 +83,7 @@ class Racer:
     def __init__(self, config: TrainingConfig, store: Store) -> None:
         split = store.split("train")
         self._source = StoreSource(split)
-        is_more = config.prior == "bype" and config.components > len(split)
+        is_more = config.prior in ("bype", "vamp") and config.components > len(split)
         examples: ExampleSource = JitteredCopies(self._source, config.components) if is_more else self._source
         self._order = TrainingOrder(split, config.seed, config.batch_size, config.window_blocks)
         self.take = TrainingStep(config, split.shape, examples)
@@ -103,7 +104,8 @@ class Racer:
             generator = torch.Generator().manual_seed(self._num_taken)
             self.take(x, rows, generator=generator, prior_generator=generator)
         mean = (time.perf_counter() - start) / self._block
-        self._block = max(1, min(100, round(_BLOCK_SECONDS / mean)))
+        steps = round(_BLOCK_SECONDS / mean)
+        self._block = max(1, min(100, steps) // 4 * 4)  # points that are tracked move in one step of four
         return mean
 
 
@@ -144,7 +146,7 @@ def update_shares(store: Store, repetitions: int) -> Iterator[tuple[str, float]]
         order = TrainingOrder(split, 1, batch_size, 0)
         step = statistics.median(racer.seconds() for _ in range(repetitions + 2))
         if isinstance(rule, Tracking):
-            yield name, statistics.median(_tracking_seconds(racer, rule) for _ in range(10 * repetitions)) / step
+            yield name, statistics.mean(_tracking_seconds(racer, rule) for _ in range(12 * repetitions)) / step
         elif isinstance(rule, PSVI | ELBOAscent):
             moves = []
             rule.start_update()

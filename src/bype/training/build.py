@@ -32,6 +32,9 @@ from bype.priors import (
 from bype.training.config import ConfigError, TrainingConfig
 from bype.training.randomness import generator_for
 
+_STEP_SIZES = {"psvi": 0.1, "tracking": 0.01, "elbo": 0.01, "joint": 0.0, "frozen": 0.0}
+"""Of each rule that takes steps of its own, unless the config says another."""
+
 
 def build_model(config: TrainingConfig, shape: tuple[int, ...], train: ExampleSource) -> LatentModel:
     """Return the untrained model; the same config and data give the same numbers.
@@ -65,12 +68,17 @@ def model_bytes(config: TrainingConfig, shape: tuple[int, ...], num_train: int) 
     """Return how many bytes the numbers of a model take, without making it: a config may come from a stranger."""
     try:
         with torch.device("meta"):
-            plain = build_model(dataclasses.replace(config, prior="gaussian"), shape, TensorSource(torch.empty(0)))
+            gaussian = dataclasses.replace(config, prior="gaussian", neighbours=0)
+            plain = build_model(gaussian, shape, TensorSource(torch.empty(0)))
         numbers = sum(math.prod(tensor.shape) for tensor in plain.state_dict().values())
     except RuntimeError as error:
         raise ConfigError(f"a model of this config cannot be built: {str(error).splitlines()[0]}") from error
     if config.prior in ("vamp", "bype"):
         numbers += config.components * math.prod(shape)
+    if config.prior == "bype" and config.update == "tracking":
+        numbers += config.components * (
+            config.latent_dim + (2 if config.neighbours else 0)
+        )  # targets, and cells of 8 bytes
     if config.prior == "exemplar" and config.neighbours:
         numbers += num_train * config.latent_dim
     return int(numbers) * torch.float32.itemsize
@@ -124,19 +132,20 @@ def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: Example
 
 def build_rule(config: TrainingConfig, model: LatentModel, num_steps: int) -> PSVI | ELBOAscent | Tracking | None:
     """Return the rule that updates the pseudocoreset in so many steps, or at each, if there is one to update."""
+    step_size = config.update_step_size or _STEP_SIZES[config.update]
     if isinstance(model.prior, TrackedPseudocoresetPrior):
-        return Tracking(model, config.update_step_size)
+        return Tracking(model, step_size)
     if not isinstance(model.prior, PseudocoresetPrior):
         return None
     match config.update:
         case "psvi":
             steps = (
-                RestartedAdam(model.prior.pseudocoreset, config.update_step_size)
+                RestartedAdam(model.prior.pseudocoreset, step_size)
                 if config.update_optimiser == "adam"
-                else InverseTimeSteps(config.update_step_size)
+                else InverseTimeSteps(step_size)
             )
             return PSVI(steps, config.update_draws or None, Centring(config.update_centring))
         case "elbo":
-            return ELBOAscent(model.prior.pseudocoreset, config.update_step_size, num_steps)
+            return ELBOAscent(model.prior.pseudocoreset, step_size, num_steps)
         case "joint" | "frozen" | "tracking":
             return None

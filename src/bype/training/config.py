@@ -95,7 +95,7 @@ class TrainingConfig:
     update_steps: int = advanced(0, "batches in an update; 0 for a pass over the training split")
     update_batch: int = advanced(0, "examples in a batch of an update; 0 for as many as in a training step")
     update_step_size: float = advanced(
-        0.1, "of an update; the paper takes the better of 0.1 and 0.5, for elbo and tracking take 0.01"
+        0.0, "of an update; 0 for 0.1 with psvi (the paper takes the better of 0.1 and 0.5), else 0.01"
     )
     update_optimiser: Literal["adam", "plain"] = advanced(
         "adam", "steps of an update as the authors ran it, or as printed"
@@ -121,7 +121,10 @@ class TrainingConfig:
                 )
         for name in ("components", "latent_dim", "batch_size", "hidden"):
             _require(1 <= getattr(self, name) <= 10**9, f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("learning_rate", "variance", "update_step_size"):
+        _require(
+            0 <= self.update_step_size < 1e9, f"update_step_size must not be negative, not {self.update_step_size}"
+        )
+        for name in ("learning_rate", "variance"):
             _require(0 < getattr(self, name) < 1e9, f"{name} must be positive, not {getattr(self, name)}")
         for name in ("neighbours", "live_components", "update_steps", "update_batch", "update_draws", "window_blocks"):
             _require(0 <= getattr(self, name) <= 10**9, f"{name} must not be negative, not {getattr(self, name)}")
@@ -132,6 +135,9 @@ class TrainingConfig:
         _require(0 <= self.seed < 2**63, f"seed must be between 0 and 2^63, not {self.seed}")
         if self.prior == "exemplar":
             _require(self.components >= 2, "an exemplar prior needs components of at least 2")
+        if self.neighbours:
+            counted = self.prior == "exemplar" or (self.prior == "bype" and self.update == "tracking")
+            _require(counted, "neighbours are for the exemplar prior, and for bype with update tracking; take 0")
         if self.prior == "bype" and self.update == "psvi":
             draws = self.update_draws or self.components
             _require(draws >= 2, "an update centres its draws over each other: take update_draws of at least 2")

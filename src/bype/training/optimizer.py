@@ -31,6 +31,10 @@ class NormalisedAdam:
         if self._normalise:
             normalise_([parameter.grad for parameter in self._parameters.values() if parameter.grad is not None])
         self._adam.step()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the gradients."""
         self._adam.zero_grad()
 
     def state(self) -> dict[str, Tensor]:

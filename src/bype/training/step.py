@@ -46,7 +46,7 @@ class TrainingStep:
     ) -> ELBOTerms:
         """Take one step on examples (B, *data_shape), the rows ``indices`` of the training set, and return its terms.
 
-        Where the loss is not finite nothing moves.
+        Where the loss is not finite nothing moves, and no gradient is left.
         """
         terms: ELBOTerms = self.objective(
             x, indices=indices, beta=beta, generator=generator, prior_generator=prior_generator
@@ -58,4 +58,8 @@ class TrainingStep:
             if tracking is not None:
                 tracking.step(beta)
             self.optimizer.step()
+        else:
+            self.optimizer.clear()
+            if terms.loss.isfinite():
+                raise ValueError("pseudo-points are infinitely far from their targets; try a smaller learning_rate")
         return terms
