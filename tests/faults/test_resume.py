@@ -24,6 +24,8 @@ PRIORS = {
     "exemplar": ("--prior", "exemplar"),
     "exemplar, nearest": ("--prior", "exemplar", "--neighbours", "5"),
     "bype": ("--prior", "bype"),
+    "tracking": ("--prior", "bype", "--update", "tracking"),
+    "tracking, near": ("--prior", "bype", "--update", "tracking", "--neighbours", "8"),
 }
 
 
@@ -42,7 +44,7 @@ SMALL = (
 )
 
 
-@pytest.mark.parametrize("name", ["bype", "exemplar, nearest"])
+@pytest.mark.parametrize("name", ["bype", "exemplar, nearest", "tracking, near"])
 def test_a_killed_run_ends_as_if_nothing_had_happened(small_store, tmp_path, name):
     arguments = (*SMALL, *PRIORS[name])
     finish(command(small_store, tmp_path / "whole", *arguments))
