@@ -1,12 +1,11 @@
 """Timing and memory, measured the same way in every benchmark."""
 
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
+from bype.training.bench import machine as machine  # what the figures depend on
 
 
 def interleaved_seconds(functions: dict[str, Callable[[], object]], repetitions: int) -> dict[str, list[float]]:
@@ -38,11 +37,3 @@ def peak_bytes_beyond_inputs(function: Callable[[], object]) -> int:
 def summary(values: list[float]) -> str:
     """Return the median and the range, in milliseconds."""
     return f"{1e3 * statistics.median(values):.2f} ms ({1e3 * min(values):.2f} to {1e3 * max(values):.2f})"
-
-
-def machine() -> str:
-    """Return what the figures depend on."""
-    return (
-        f"Python {platform.python_version()}, torch {torch.__version__.split('+')[0]}, {platform.machine()}, "
-        f"{torch.get_num_threads()} threads"
-    )

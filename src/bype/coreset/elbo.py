@@ -9,15 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bype.coreset.adam import average_, direction
 from bype.coreset.prior import pseudocoreset_prior_of
 from bype.distributions import Randomness
 from bype.mixtures import NormalMixture
 from bype.models.base import LatentModel
 from bype.priors.base import encode_points
 from bype.priors.pseudocoreset import Pseudocoreset
-
-_BETA = (0.9, 0.999)
-_EPSILON = 1e-8
 
 
 class ELBOAscent(nn.Module):
@@ -89,13 +87,10 @@ class ELBOAscent(nn.Module):
         return gradient.objective
 
     def _displacement(self, gradient: Tensor) -> Tensor:
-        first, second = _BETA
-        self.mean.mul_(first).add_(gradient, alpha=1 - first)
-        self.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        average_(self.mean, self.square, gradient)
         j = int(self.steps_in_update)
         share = min(1.0, (j - 1) / self.num_steps)
-        root = (self.square / (1 - second**j)).sqrt_().add_(_EPSILON)
-        return self.mean / root * (self.step_size * (1 - 0.9 * share) / (1 - first**j))
+        return direction(self.mean, self.square, j).mul_(self.step_size * (1 - 0.9 * share))
 
 
 @dataclass(frozen=True, eq=False)

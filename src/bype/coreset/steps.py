@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from bype.coreset.adam import average_, direction
 from bype.priors.pseudocoreset import Pseudocoreset
 
 
@@ -47,8 +48,6 @@ class RestartedAdam(Steps):
     """
 
     steps_in_update: Tensor
-    _BETA = (0.9, 0.999)
-    _EPSILON = 1e-8
 
     def __init__(self, pseudocoreset: Pseudocoreset, step_size: float) -> None:
         super().__init__()
@@ -68,12 +67,9 @@ class RestartedAdam(Steps):
 
     def _displacement(self, name: str, gradient: Tensor) -> Tensor:
         mean, square = self.get_buffer(f"{name}_mean"), self.get_buffer(f"{name}_square")
-        first, second = self._BETA
-        mean.mul_(first).add_(gradient, alpha=1 - first)
-        square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        average_(mean, square, gradient)
         j = int(self.steps_in_update)
-        root = (square / (1 - second**j)).sqrt_().add_(self._EPSILON)
-        return mean / root * (-self.step_size / j / (1 - first**j))
+        return direction(mean, square, j).mul_(-self.step_size / j)
 
 
 def _positive(step_size: float) -> float:

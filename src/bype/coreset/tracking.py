@@ -6,11 +6,12 @@ Shape letters: ``M`` pseudo-points, ``L`` live ones, ``D`` latent dimensions.
 import torch
 from torch import Tensor, nn
 
+from bype.coreset.adam import average_, direction
 from bype.models.base import LatentModel
 from bype.priors.tracked import TrackedPseudocoresetPrior, TrackedStep
 
-_BETA = (0.9, 0.999)
 _EPSILON = 1e-10
+"""Gradients in a target are small: a component has a five-hundredth of the mass, and less."""
 
 
 class Tracking(nn.Module):
@@ -91,7 +92,7 @@ class Tracking(nn.Module):
         if not beta > 0:
             raise ValueError(f"beta must be positive, not {beta}: without KL terms there is nothing to follow")
         prior = self._prior()
-        last = _last_of(prior)
+        last = prior.newest_step()
         weights = prior.pseudocoreset.probabilities[last.rows].to(last.means.dtype)
         stiffness = weights * (torch.exp(-prior.log_variance.detach()) * (beta * (prior.num_turns - 1)))
         gap = last.means - prior.targets[last.rows]
@@ -102,7 +103,7 @@ class Tracking(nn.Module):
     def step(self, beta: float) -> None:
         """Move targets, live points and weights by the gradients of the loss and the pull."""
         prior = self._prior()
-        last = _last_of(prior)
+        last = prior.newest_step()
         in_means, in_log_weights = last.mixture_means.grad, last.log_weights.grad
         if in_means is None or in_log_weights is None:
             raise RuntimeError("there are no gradients: call backward on the loss and the pull before this step")
@@ -117,38 +118,20 @@ class Tracking(nn.Module):
         prior.advance()
         self.num_target_steps[members] += 1
         mean, square = self.target_mean[members], self.target_square[members]
-        _average(mean, square, in_means)
+        average_(mean, square, in_means)
         self.target_mean[members], self.target_square[members] = mean, square
-        towards = _adam_direction(mean, square, self.num_target_steps[members])
+        towards = direction(mean, square, self.num_target_steps[members], _EPSILON)
         prior.targets[members] = prior.targets[members].sub_(towards, alpha=self.target_step_size)
 
     def _move_points(self, prior: TrackedPseudocoresetPrior, last: TrackedStep, gradient: Tensor) -> None:
         rows = last.rows
         self.num_point_steps[rows] += 1
         mean, square = self.point_mean[rows], self.point_square[rows]  # views: they are changed in place
-        _average(mean, square, gradient.flatten(1))
-        moved = _adam_direction(mean, square, self.num_point_steps[rows]).mul_(self.step_size)
+        average_(mean, square, gradient.flatten(1))
+        moved = direction(mean, square, self.num_point_steps[rows], _EPSILON).mul_(self.step_size)
         points = last.points - moved.reshape(last.points.shape)
         prior.pseudocoreset.move(rows, torch.lerp(points, self._decoded(last.means), self.decoded_share))
 
     def _decoded(self, latents: Tensor) -> Tensor:
         (model,) = self._models
         return model.unflatten(model.likelihood.mean(model.decode(latents, at_mean=True)))
-
-
-def _last_of(prior: TrackedPseudocoresetPrior) -> TrackedStep:
-    if prior.last is None:
-        raise RuntimeError("there is no training step to follow: compute the loss with indices first")
-    return prior.last
-
-
-def _average(mean: Tensor, square: Tensor, gradient: Tensor) -> None:
-    first, second = _BETA
-    mean.lerp_(gradient, 1 - first)
-    square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-
-
-def _adam_direction(mean: Tensor, square: Tensor, count: Tensor) -> Tensor:
-    first, second = _BETA
-    root = (square / (1 - second**count)).sqrt_().add_(_EPSILON)
-    return (mean / (1 - first**count)).div_(root)

@@ -92,12 +92,17 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
         if self.index is not None:
             self.index.build(self.targets)
 
+    def newest_step(self) -> TrackedStep:
+        """Return the training step under way, or say that there is none."""
+        if self.last is None:
+            raise RuntimeError("there is no training step to follow: compute the loss with indices first")
+        return self.last
+
     @torch.no_grad()
     def advance(self) -> None:
         """End the newest training step: targets of live points begin anew where these are; others have their turn."""
-        if self.last is None:
-            raise RuntimeError("there is no training step to follow: compute the loss with indices first")
-        self.targets[self.last.rows] = self.last.means.detach()
+        last = self.newest_step()
+        self.targets[last.rows] = last.means.detach()
         self.turn.copy_((self.turn.clamp_min(0) + 1) % (_ROUNDS * self.num_turns))
         self.last = None
         if self.index is not None:

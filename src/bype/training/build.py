@@ -32,7 +32,7 @@ from bype.priors import (
 from bype.training.config import ConfigError, TrainingConfig
 from bype.training.randomness import generator_for
 
-_STEP_SIZES = {"psvi": 0.1, "tracking": 0.01, "elbo": 0.01, "joint": 0.0, "frozen": 0.0}
+_STEP_SIZES = {"psvi": 0.1, "tracking": 0.01, "elbo": 0.01}
 """Of each rule that takes steps of its own, unless the config says another."""
 
 
@@ -76,9 +76,8 @@ def model_bytes(config: TrainingConfig, shape: tuple[int, ...], num_train: int) 
     if config.prior in ("vamp", "bype"):
         numbers += config.components * math.prod(shape)
     if config.prior == "bype" and config.update == "tracking":
-        numbers += config.components * (
-            config.latent_dim + (2 if config.neighbours else 0)
-        )  # targets, and cells of 8 bytes
+        numbers += config.components * config.latent_dim  # the targets
+        numbers += 2 * config.components if config.neighbours else 0  # places in cells, of 8 bytes each
     if config.prior == "exemplar" and config.neighbours:
         numbers += num_train * config.latent_dim
     return int(numbers) * torch.float32.itemsize
@@ -132,11 +131,9 @@ def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: Example
 
 def build_rule(config: TrainingConfig, model: LatentModel, num_steps: int) -> PSVI | ELBOAscent | Tracking | None:
     """Return the rule that updates the pseudocoreset in so many steps, or at each, if there is one to update."""
-    step_size = config.update_step_size or _STEP_SIZES[config.update]
-    if isinstance(model.prior, TrackedPseudocoresetPrior):
-        return Tracking(model, step_size)
     if not isinstance(model.prior, PseudocoresetPrior):
         return None
+    step_size = config.update_step_size or _STEP_SIZES.get(config.update, 0.0)
     match config.update:
         case "psvi":
             steps = (
@@ -147,5 +144,7 @@ def build_rule(config: TrainingConfig, model: LatentModel, num_steps: int) -> PS
             return PSVI(steps, config.update_draws or None, Centring(config.update_centring))
         case "elbo":
             return ELBOAscent(model.prior.pseudocoreset, step_size, num_steps)
-        case "joint" | "frozen" | "tracking":
+        case "tracking":
+            return Tracking(model, step_size)
+        case "joint" | "frozen":
             return None
