@@ -20,6 +20,7 @@ from bype.data.store import Store
 from bype.training.config import TrainingConfig
 from bype.training.loop import Trainer
 from bype.training.progress import Display
+from bype.training.record import RunRecord
 from bype.training.run import RunDirectory
 from measure import machine
 
@@ -61,7 +62,7 @@ def main() -> int:
             for n, store in stores.items():
                 before = anonymous_bytes()
                 run = RunDirectory(folder / f"run-{prior}-{n}").__enter__()
-                trainers[n] = Trainer(config, store, run, Display())
+                trainers[n] = Trainer(config, store, RunRecord(run, Display()))
                 for _ in range(STEPS):
                     trainers[n]._train_step()
                 memory[n] = anonymous_bytes() - before

@@ -17,6 +17,7 @@ from bype.data.store import Store
 from bype.training.config import TrainingConfig
 from bype.training.loop import Trainer
 from bype.training.progress import Display
+from bype.training.record import RunRecord
 from bype.training.run import RunDirectory
 from measure import interleaved_seconds, machine
 
@@ -25,9 +26,9 @@ REPETITIONS = 15
 
 def bype_epoch(config: TrainingConfig, store: Store) -> None:
     with tempfile.TemporaryDirectory() as folder, RunDirectory(Path(folder) / "run") as run:
-        trainer = Trainer(config, store, run, Display())
-        trainer.run()
-        trainer.close()
+        record = RunRecord(run, Display())
+        Trainer(config, store, record).run()
+        record.close()
 
 
 class PlainVAE(nn.Module):

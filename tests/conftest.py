@@ -3,8 +3,11 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from bype.data.prepare import prepare
+from bype.data.sources import idx
 from small_runs import feature_store, image_store, small_run
 
 
@@ -20,6 +23,18 @@ def fashion_mnist(request: pytest.FixtureRequest) -> Path:
     if folder is None:
         pytest.skip("needs real data: pytest -m slow --data-folder FOLDER")
     return folder / "fashion-mnist"
+
+
+@pytest.fixture(scope="session")
+def fashion_store(fashion_mnist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """5,000 real images to train on, 1,000 to validate with."""
+    folder = tmp_path_factory.mktemp("fashion")
+    images = next(iter(idx.open_idx(fashion_mnist, None).pools[0].read()))[1].rows  # the first chunk has over 5,000
+    more = [chunk.rows for _, chunk in idx.open_idx(fashion_mnist, None).pools[0].read()][1]
+    rows = np.concatenate([images, more])[:6000]
+    np.save(folder / "x.npy", rows[:, 0])
+    prepare(folder / "x.npy", folder / "store", validation=1000, test=0)
+    return folder / "store"
 
 
 @pytest.fixture(scope="session")

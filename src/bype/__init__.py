@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bype.coreset import PSVI, ELBOAscent, InverseTimeSteps, RestartedAdam, Tracking
     from bype.evaluation.generation import embed, interpolate, reconstruct, sample
+    from bype.evaluation.inference import Embedder
     from bype.likelihoods import Bernoulli, DiscretisedLogistic, FixedGaussian, LearnedGaussian, SquaredError
     from bype.models import VAE, HierarchicalVAE, conv_hvae, mlp_hvae, mlp_vae, residual_vae
     from bype.objective import ELBO, importance_weighted_bound, kl_weight
@@ -27,6 +28,7 @@ __version__ = "0.1.0.dev0"
 _HOMES = {
     "bype.coreset": ("PSVI", "ELBOAscent", "InverseTimeSteps", "RestartedAdam", "Tracking"),
     "bype.evaluation.generation": ("embed", "interpolate", "reconstruct", "sample"),
+    "bype.evaluation.inference": ("Embedder",),
     "bype.likelihoods": ("Bernoulli", "DiscretisedLogistic", "FixedGaussian", "LearnedGaussian", "SquaredError"),
     "bype.models": ("VAE", "HierarchicalVAE", "conv_hvae", "mlp_hvae", "mlp_vae", "residual_vae"),
     "bype.objective": ("ELBO", "importance_weighted_bound", "kl_weight"),
@@ -51,6 +53,7 @@ __all__ = [
     "Bernoulli",
     "DiscretisedLogistic",
     "ELBOAscent",
+    "Embedder",
     "ExemplarPrior",
     "FixedGaussian",
     "GaussianPrior",

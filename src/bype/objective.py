@@ -42,7 +42,11 @@ class ELBOTerms:
     @property
     def loss(self) -> Tensor:
         """What training minimises: the mean over the batch of -reconstruction + beta * KL."""
-        return (self.beta * self.total_kl - self.reconstruction).mean()
+        return self.loss_share(len(self.reconstruction))
+
+    def loss_share(self, num_examples: int) -> Tensor:
+        """Return what these examples add to the loss of a larger batch, of ``num_examples`` in all."""
+        return (self.beta * self.total_kl - self.reconstruction).sum() / num_examples
 
 
 class ELBO(nn.Module):

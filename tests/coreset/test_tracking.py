@@ -96,7 +96,7 @@ def test_evaluation_encodes_every_point_and_ignores_targets():
 def follow(model: VAE, rule: Tracking, x: Tensor, beta: float = 1.0, seed: int = 1) -> None:
     terms = training_terms(model, x, beta, seed)
     (terms.loss + rule.pull(beta)).backward()
-    rule.step(beta)
+    rule.step(beta, len(x))
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.1])
@@ -139,7 +139,7 @@ def test_a_point_takes_a_share_of_its_own_reconstruction():
         rule = Tracking(model, step_size=1e-3, decoded_share=share)
         reconstruction = model.likelihood.mean(model.decoder(model.prior.last.means)).detach()
         (terms.loss + rule.pull(1.0)).backward()
-        rule.step(1.0)
+        rule.step(1.0, len(examples()))
         moved.append(model.prior.pseudocoreset.points[:2].clone())
     expected = (0.75 * moved[0] + 0.25 * reconstruction).clamp(0, 1)
     torch.testing.assert_close(moved[1], expected, rtol=0, atol=1e-12)
@@ -194,7 +194,7 @@ def test_targets_move_along_the_gradient_of_the_mixture():
     gradient = model.prior.last.mixture_means.grad
     torch.testing.assert_close(gradient[resting], -differences[resting], rtol=0, atol=1e-8)
     rule = Tracking(model, target_step_size=1e-3)  # its first step goes along the signs
-    rule.step(1.0)
+    rule.step(1.0, len(examples()))
     moved = (model.prior.targets - before)[resting]
     torch.testing.assert_close(moved, 1e-3 * differences[resting].sign(), rtol=1e-4, atol=0)
 
@@ -259,7 +259,7 @@ def test_a_step_without_gradients_says_what_is_missing():
         rule.pull(1.0)
     training_terms(model, examples())
     with pytest.raises(RuntimeError, match="call backward"):
-        rule.step(1.0)
+        rule.step(1.0, len(examples()))
 
 
 def test_with_all_components_near_nothing_is_left_out():
@@ -300,7 +300,7 @@ def test_far_components_are_left_out_and_only_their_weight_changes():
         assert (whole.log_prob(z)[0] >= part.log_prob(z)[0] + kept.log() - 1e-12).all()
     torch.testing.assert_close(terms.kl["z"].detach(), expected)
     (terms.loss + rule.pull(1.0)).backward()
-    rule.step(1.0)
+    rule.step(1.0, len(x))
     assert torch.equal(model.prior.targets[3:], before[0][3:])
     torch.testing.assert_close(model.prior.pseudocoreset.probabilities[3:], 0.9 * before[1][3:])
 

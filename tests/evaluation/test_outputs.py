@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from pyarrow import parquet
 from scipy import stats
 
-from bype.data.files import FileError
+from bype.data.files import FileError, read_json
 from bype.data.store import Store
 from bype.evaluation import augmentation, embedding
 from bype.evaluation.augmentation import classifier_error, export_generated
-from bype.evaluation.embedding import embed_split
+from bype.evaluation.embedding import Embedded, EmbeddingOptions, embed_split
 from bype.evaluation.generation import embed, generate_like
+from bype.evaluation.inference import Embedder
 from bype.evaluation.pseudopoints import describe_points, points_and_weights
 from bype.priors import GaussianPrior
 from bype.training.examples import StoreSource
@@ -23,13 +26,61 @@ def test_embedding_in_parts_has_every_row_once(bype_run, tmp_path, monkeypatch):
     monkeypatch.setattr(embedding, "PART_ROWS", 100)
     run = TrainedRun.open(bype_run)
     split = run.store().split("train")
-    assert embed_split(run, split, "print", tmp_path / "out") == 5  # 465 rows
+    assert embed_split(run, split, "print", tmp_path / "out") == Embedded(5, 5)  # 465 rows
     parts = [np.load(path) for path in sorted((tmp_path / "out").glob("part-*.npz"))]
     ids = np.concatenate([part["ids"] for part in parts])
     assert ids.tolist() == list(range(465))
     expected = embed(run.model, StoreSource(split).read(np.arange(465)))
     np.testing.assert_allclose(np.concatenate([part["means"] for part in parts]), expected, rtol=1e-5, atol=1e-6)
     assert np.array_equal(np.concatenate([part["labels"] for part in parts]), split.labels(ids))
+
+
+def test_shards_together_make_every_part_once_and_the_last_says_so(bype_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding, "PART_ROWS", 100)
+    run = TrainedRun.open(bype_run)
+    split = run.store().split("train")
+    embed_split(run, split, "print", tmp_path / "whole", EmbeddingOptions(num_samples=3))
+    for number, done in ((1, 2), (2, 3), (0, 5)):
+        assert not (tmp_path / "out" / "complete.json").exists()
+        options = EmbeddingOptions(num_samples=3, shard=(number, 3))
+        assert embed_split(run, split, "print", tmp_path / "out", options) == Embedded(5, done)
+    assert read_json(tmp_path / "out" / "complete.json") == {"parts": 5, "rows": 465}
+    for path in sorted((tmp_path / "out").glob("part-*")):
+        ours, theirs = np.load(path), np.load(tmp_path / "whole" / path.name)
+        for name in ("ids", "means", "labels", "log_likelihoods"):
+            assert np.array_equal(ours[name], theirs[name])
+
+
+def test_parquet_parts_hold_the_same(bype_run, tmp_path):
+    run = TrainedRun.open(bype_run)
+    split = run.store().split("test")
+    embed_split(run, split, "print", tmp_path / "npz", EmbeddingOptions(num_samples=2))
+    embed_split(run, split, "print", tmp_path / "parquet", EmbeddingOptions("parquet", 2))
+    arrays = np.load(tmp_path / "npz" / "part-000000.npz")
+    table = parquet.read_table(tmp_path / "parquet" / "part-000000.parquet")
+    assert set(table.column_names) == {"id", "mean", "label", "log_likelihood"}
+    assert np.array_equal(np.stack(table["mean"].to_numpy()), arrays["means"])
+    for name in ("id", "label", "log_likelihood"):
+        assert np.array_equal(table[name].to_numpy(), arrays[f"{name}s"])
+
+
+def test_one_callable_embeds_batches_in_whatever_form_they_come(bype_run):
+    run = TrainedRun.open(bype_run)
+    split = run.store().split("test")
+    raw = split.read(np.arange(9))
+    expected = embed(run.model, StoreSource(split).read(np.arange(9))).numpy()
+    rows = np.empty(9, dtype=object)
+    rows[:] = list(raw)
+    forms = [raw, raw[:, 0], np.moveaxis(raw, 1, -1), [Image.fromarray(image[0]) for image in raw], list(raw), rows]
+    for images in forms:
+        found = Embedder(bype_run, num_samples=2)({"image": images, "id": np.arange(9)})
+        assert set(found) == {"id", "embedding", "log_likelihood"}
+        np.testing.assert_allclose(found["embedding"], expected, rtol=1e-5, atol=1e-6)
+        assert found["log_likelihood"].shape == (9,)
+    with pytest.raises(ValueError, match="no column 'picture', it has image"):
+        Embedder(bype_run, "picture")({"image": raw})
+    with pytest.raises(ValueError, match=r"float64 of shape \(1, 12, 12\), the run was trained on uint8"):
+        Embedder(bype_run)({"image": raw / 255})
 
 
 def test_an_interrupted_embedding_goes_on(bype_run, tmp_path, monkeypatch):
@@ -42,7 +93,7 @@ def test_an_interrupted_embedding_goes_on(bype_run, tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        embed_split(run, split, "print", tmp_path / "out", stop)
+        embed_split(run, split, "print", tmp_path / "out", report=stop)
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
     assert len(before) == 2
     embed_split(run, split, "print", tmp_path / "out")

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from bype.data.prepare import prepare
-from bype.data.sources import idx
 from training_process import (
     after,
     checkpoint_is_being_written,
@@ -54,18 +53,6 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(small_store, tmp_path, nam
         assert kill_when(broken, update_is_under_way(tmp_path / "broken"))
     finish(broken)
     assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")
-
-
-@pytest.fixture(scope="module")
-def fashion_store(fashion_mnist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """5,000 real images to train on, 1,000 to validate with."""
-    folder = tmp_path_factory.mktemp("fashion")
-    images = next(iter(idx.open_idx(fashion_mnist, None).pools[0].read()))[1].rows  # the first chunk has over 5,000
-    more = [chunk.rows for _, chunk in idx.open_idx(fashion_mnist, None).pools[0].read()][1]
-    rows = np.concatenate([images, more])[:6000]
-    np.save(folder / "x.npy", rows[:, 0])
-    prepare(folder / "x.npy", folder / "store", validation=1000, test=0)
-    return folder / "store"
 
 
 REAL = ("--length", "2 epochs", "--warm-up", "1 epoch", "--update-every", "1 epoch", "--checkpoint-every", "7 steps")

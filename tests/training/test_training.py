@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from bype.training.examples import StoreSource, TrainingOrder
 from bype.training.loop import Trainer, train
 from bype.training.optimizer import NormalisedAdam, normalise_
 from bype.training.progress import Display
+from bype.training.record import RunRecord
 from bype.training.run import RunDirectory, RunError, read_config
 from bype.training.step import TrainingStep
 from bype.training.trained import TrainedRun
@@ -462,7 +464,7 @@ def test_other_rules_train_and_go_on_to_the_bit(store, tmp_path, update, neighbo
 
 
 def test_an_ascent_that_validation_does_not_confirm_is_taken_back(store, tmp_path, monkeypatch):
-    def paint_all_white(rule, model, x, *, generator=None):
+    def paint_all_white(rule, model, x, *, generator=None, group=None):
         pseudocoreset = model.prior.pseudocoreset
         pseudocoreset.assign(torch.ones_like(pseudocoreset.points), pseudocoreset.weights)
         return 0.0
@@ -493,12 +495,11 @@ def test_an_update_that_breaks_gives_one_line(store, tmp_path, monkeypatch):
         raise ValueError("points or weights are not finite; a smaller step size may help")
 
     config = replace(update_steps=2)
-    with RunDirectory(tmp_path / "run") as run:
-        trainer = Trainer(config, Store(store), run, Display())
+    with RunDirectory(tmp_path / "run") as run, closing(RunRecord(run, Display())) as record:
+        trainer = Trainer(config, Store(store), record)
         monkeypatch.setattr(Pseudocoreset, "assign", broken)
         with pytest.raises(RunError, match=r"the update .* failed: .*smaller step size"):
             trainer.run()
-        trainer.close()
 
 
 def test_a_step_that_is_not_finite_moves_nothing_and_leaves_no_gradient(store):
@@ -508,7 +509,7 @@ def test_a_step_that_is_not_finite_moves_nothing_and_leaves_no_gradient(store):
     before = {name: value.clone() for name, value in step.model.state_dict().items()}
     broken = x.clone()
     broken[3, 0, 0, 0] = torch.nan
-    assert not step(broken, torch.arange(20)).loss.isfinite()
+    assert not step(broken, torch.arange(20)).is_finite
     changed = [name for name, value in step.model.state_dict().items() if not torch.equal(value, before[name])]
     assert changed == ["prior.targets"]  # which begin at the points
     step(x, torch.arange(20))

@@ -52,14 +52,10 @@ def _usage() -> str:
 
 def _guarded(module: str, function: str, words: list[str]) -> int:
     """Run a command; what went wrong becomes one line."""
-    from bype.data.files import FileError
-    from bype.data.sources.base import SourceError
-    from bype.training.config import ConfigError
-
     try:
         code: int = getattr(importlib.import_module(f"bype.cli.{module}"), function)(words)
         return code
-    except (ConfigError, FileError, SourceError, UsageError, _run_error()) as error:
+    except _errors() as error:
         print(f"bype: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # whoever read our output has seen enough
@@ -74,11 +70,15 @@ def _guarded(module: str, function: str, words: list[str]) -> int:
         return 130
 
 
-def _run_error() -> type[Exception]:
-    """Return the error of runs, if a command got as far as loading them."""
-    module = sys.modules.get("bype.training.run")
-    error: type[Exception] = module.RunError if module else UsageError
-    return error
+def _errors() -> tuple[type[Exception], ...]:
+    """Return the errors that speak to the user, of runs and processes too if a command got as far as loading them."""
+    from bype.data.files import FileError
+    from bype.data.sources.base import SourceError
+    from bype.training.config import ConfigError
+
+    homes = {"bype.training.run": "RunError", "bype.distributed": "GroupError"}
+    later = [getattr(sys.modules[home], name) for home, name in homes.items() if home in sys.modules]
+    return (ConfigError, FileError, SourceError, UsageError, *later)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,9 @@ def evaluate(words: list[str]) -> int:
     """Measure a run on a split."""
     options = parse(_Evaluate, words, "bype evaluate", "Measure a run; interrupted, the same command goes on.")
     from bype.console import progress_bar
+    from bype.distributed import open_group
     from bype.evaluation.density import DensityOptions
-    from bype.evaluation.evaluate import default_split
+    from bype.evaluation.evaluate import assist, default_split
     from bype.evaluation.evaluate import evaluate as measure
     from bype.training.trained import TrainedRun
 
@@ -54,7 +55,13 @@ def evaluate(words: list[str]) -> int:
     if options.samples:
         density = DensityOptions(options.samples, options.images, options.rows, options.precision, options.seed)
     split = options.split or default_split(run.store(options.data))
-    found = measure(run, split, data=options.data, density=density, with_map=not options.no_map, stage=progress_bar)
+    with open_group() as group:
+        if not group.is_first:
+            if density is not None:
+                assist(run, split, options.data, density, group)
+            return 0
+        shown = not options.no_map
+        found = measure(run, split, data=options.data, density=density, with_map=shown, stage=progress_bar, group=group)
     for line in describe(found):
         print(line)
     print(f"written to {options.run / 'evaluation.json'}; a page of it: bype report {options.run} --out report.html")

@@ -88,10 +88,14 @@ def train(words: list[str]) -> int:
         for line in dry_run(config, options.data):
             print(line)
         return 0
+    from bype.distributed import open_group
     from bype.training import loop
     from bype.training.progress import display_here
 
-    outcome = loop.train(config, options.data, options.out, display_here())
+    with open_group() as group:
+        outcome = loop.train(config, options.data, options.out, display_here() if group.is_first else None, group)
+    if not group.is_first:
+        return 0 if outcome.state == "finished" else 128 + (outcome.signal or 0)
     best = "" if outcome.best is None else f"; best validation -ELBO {outcome.best:.3f} nats per example"
     if outcome.state == "stopped":
         print(f"stopped at step {outcome.step}{best}. The same command goes on.")

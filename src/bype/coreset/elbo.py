@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from bype.coreset.adam import average_, direction
 from bype.coreset.prior import pseudocoreset_prior_of
-from bype.distributions import Randomness
+from bype.distributed import Group
+from bype.distributions import Randomness, RowRandomness
 from bype.mixtures import NormalMixture
 from bype.models.base import LatentModel
 from bype.priors.base import encode_points
@@ -74,12 +75,24 @@ class ELBOAscent(nn.Module):
         self.start_update()
         return [self.step(model, x, generator=generator) for x in batches]
 
-    def step(self, model: LatentModel, x: Tensor, *, generator: Randomness = None) -> float:
-        """Take one step with a batch of training examples, and return the mean of log p(z) before it."""
+    def step(
+        self, model: LatentModel, x: Tensor, *, generator: RowRandomness = None, group: Group | None = None
+    ) -> float:
+        """Take one step with a batch of training examples, and return the mean of log p(z) before it.
+
+        Parameters
+        ----------
+        model, x
+            The model and the examples.
+        generator
+            For the latents.
+        group
+            The processes that share the batch, if there are several; ``x`` is then the part of it that is here.
+        """
         pseudocoreset = pseudocoreset_prior_of(model).pseudocoreset
         with torch.no_grad():
             z = model.encode(x).sample(generator=generator)
-        gradient = ascent_gradient(model, z)
+        gradient = ascent_gradient(model, z, group)
         self.steps_in_update += 1
         weights = torch.lerp(pseudocoreset.probabilities, gradient.responsibilities, self.weight_rate)
         points = pseudocoreset.points + self._displacement(gradient.points)
@@ -105,16 +118,19 @@ class AscentGradient:
     """(M,), float64, the mean responsibilities; they sum to one."""
 
 
-def ascent_gradient(model: LatentModel, z: Tensor) -> AscentGradient:
-    """Return what an ascent needs of the mean of log p(z | U, w) over latents (B, D)."""
+def ascent_gradient(model: LatentModel, z: Tensor, group: Group | None = None) -> AscentGradient:
+    """Return what an ascent needs of the mean of log p(z | U, w) over latents (B, D) of all processes in a group."""
     prior = pseudocoreset_prior_of(model)
     pseudocoreset = prior.pseudocoreset
     points = pseudocoreset.points.detach().requires_grad_()
     log_weights = pseudocoreset.probabilities.log().requires_grad_()
     with torch.enable_grad():
         means = encode_points(model.encode, points).mean
-        objective = NormalMixture(means, prior.log_variance.detach(), log_weights).log_prob(z.detach()).mean()
-        in_points, in_log_weights = torch.autograd.grad(objective, (points, log_weights))
+        total = NormalMixture(means, prior.log_variance.detach(), log_weights).log_prob(z.detach()).sum()
+        in_points, in_log_weights = torch.autograd.grad(total, (points, log_weights))
+    objective, count = total.detach().double(), torch.tensor(len(z), dtype=torch.float64, device=z.device)
+    if group is not None:
+        group.sum_([in_points, in_log_weights, objective, count])
     # The gradient in the log of unnormalised weights is the mean responsibility less the weight itself.
-    responsibilities = (in_log_weights + pseudocoreset.probabilities).clamp_min(0)
-    return AscentGradient(float(objective.detach()), in_points, responsibilities / responsibilities.sum())
+    responsibilities = (in_log_weights / count + pseudocoreset.probabilities).clamp_min(0)
+    return AscentGradient(float(objective / count), in_points / float(count), responsibilities / responsibilities.sum())

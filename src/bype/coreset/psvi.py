@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from bype.coreset.prior import pseudocoreset_prior_of
 from bype.coreset.scores import Scores, scores_of
 from bype.coreset.steps import Steps
-from bype.distributions import Randomness
+from bype.distributed import Group
+from bype.distributions import BatchSlice, Randomness, RowRandomness
 from bype.models.base import LatentModel
 
 
@@ -116,21 +117,40 @@ class PSVI(nn.Module):
         return [self.step(model, x, generator=generator) for x in batches]
 
     @torch.no_grad()
-    def step(self, model: LatentModel, x: Tensor, *, generator: Randomness = None) -> float:
-        """Take one gradient step with a batch of training examples, and return J before it."""
+    def step(
+        self, model: LatentModel, x: Tensor, *, generator: RowRandomness = None, group: Group | None = None
+    ) -> float:
+        """Take one gradient step with a batch of training examples, and return J before it.
+
+        Parameters
+        ----------
+        model, x
+            The model and the examples.
+        generator
+            For the latents, which are the same in all processes that share a batch.
+        group
+            Those processes, if there are any; ``x`` is then the part of the batch that is here.
+        """
+        group = group or Group()
+        generator = generator.generator if isinstance(generator, BatchSlice) else generator
         pseudocoreset = pseudocoreset_prior_of(model).pseudocoreset
         num_samples = len(pseudocoreset) if self.num_samples is None else self.num_samples
         if num_samples < 2:
             raise ValueError(f"a step needs at least 2 draws to centre over, not {num_samples}: pass num_samples")
-        if len(x) == 0:
-            raise ValueError("a step needs at least one training example")
         draws = model.prior_distribution().sample((num_samples,), generator=generator)
         # Decoding draws the levels below the top once: values and gradients rest on the same latents.
         scores = scores_of(model.likelihood, model.decode(draws, generator=generator))
         examples = model.flatten(x)
-        share = pseudocoreset.weights.new_full((len(examples),), pseudocoreset.total / len(examples))
         points, weights = model.flatten(pseudocoreset.points), pseudocoreset.weights
-        gradient = psvi_gradient(scores, points, weights, scores.sum_over_examples(examples, share), self.centring)
+        data_score, count = (
+            scores.sum_over_examples(examples, weights.new_ones(len(examples))),
+            weights.new_tensor(len(x)),
+        )
+        group.sum_([data_score, count])
+        if count == 0:
+            raise ValueError("a step needs at least one training example")
+        data_score *= pseudocoreset.total / count
+        gradient = psvi_gradient(scores, points, weights, data_score, self.centring)
         point_step, weight_step = self.steps(gradient.points, gradient.weights)
         pseudocoreset.assign(model.unflatten(points + point_step), (weights + weight_step).clamp_min(0))
         return gradient.objective

@@ -81,6 +81,18 @@ class Tracking(nn.Module):
             raise ValueError(f"{type(prior).__name__} has no targets; use TrackedPseudocoresetPrior")
         return prior
 
+    def shared(self, is_first: bool) -> list[Tensor]:
+        """Return what processes that share a batch are to sum, in place, before each of them takes the step.
+
+        These are the gradients, and where the live points are, which the first process alone tells: others may have
+        encoded them with another last digit, since they did so beside other examples.
+        """
+        last = self._prior().newest_step()
+        if not is_first:
+            last.places.zero_()
+        gradients = [last.mixture_means.grad, last.log_weights.grad, last.points.grad]
+        return [last.places, *(gradient for gradient in gradients if gradient is not None)]
+
     def pull(self, beta: float) -> Tensor:
         """Return the term that brings live points to their targets, to be added to the loss of this training step.
 
@@ -100,8 +112,16 @@ class Tracking(nn.Module):
         return pull
 
     @torch.no_grad()
-    def step(self, beta: float) -> None:
-        """Move targets, live points and weights by the gradients of the loss and the pull."""
+    def step(self, beta: float, num_examples: int) -> None:
+        """Move targets, live points and weights by the gradients of the loss and the pull.
+
+        Parameters
+        ----------
+        beta
+            The weight of the KL terms in the loss.
+        num_examples
+            In the batch that gave the gradients.
+        """
         prior = self._prior()
         last = prior.newest_step()
         in_means, in_log_weights = last.mixture_means.grad, last.log_weights.grad
@@ -111,7 +131,7 @@ class Tracking(nn.Module):
             self._move_points(prior, last, last.points.grad)
         # The gradient in the log of a weight is minus the mean responsibility, times beta.
         members = last.members
-        rate = min(1.0, last.num_examples / (self.memory * len(prior.targets)))
+        rate = min(1.0, num_examples / (self.memory * len(prior.targets)))
         weights = prior.pseudocoreset.probabilities * (1 - rate)
         weights[members] -= in_log_weights * (rate / beta)
         prior.pseudocoreset.reweight(weights)
@@ -130,7 +150,7 @@ class Tracking(nn.Module):
         average_(mean, square, gradient.flatten(1))
         moved = direction(mean, square, self.num_point_steps[rows], _EPSILON).mul_(self.step_size)
         points = last.points - moved.reshape(last.points.shape)
-        prior.pseudocoreset.move(rows, torch.lerp(points, self._decoded(last.means), self.decoded_share))
+        prior.pseudocoreset.move(rows, torch.lerp(points, self._decoded(last.places), self.decoded_share))
 
     def _decoded(self, latents: Tensor) -> Tensor:
         (model,) = self._models

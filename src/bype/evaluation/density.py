@@ -1,8 +1,10 @@
 """Negative log-likelihood of a split by importance weighting; interrupted, the computation can be continued."""
 
+import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bype.bounded import ComponentIndex, NearbyMixture
+from bype.distributed import Group
 from bype.evaluation.aggregate import estimate
 from bype.evaluation.journal import Journal
 from bype.evaluation.records import Density
@@ -71,8 +74,11 @@ def measure_density(
     journal_path: Path,
     identity: dict[str, Any],
     report: Callable[[int, int], None] = lambda done, total: None,
+    group: Group | None = None,
 ) -> Density:
     """Estimate the negative log-likelihood of a split's examples.
+
+    Every block of images has draws of its own, so the result does not depend on how many processes share them.
 
     Parameters
     ----------
@@ -89,24 +95,40 @@ def measure_density(
         Which model and data these are; a journal of others is begun anew.
     report
         Called with the number of images done and in all.
+    group
+        The processes that share the work; each makes this call, the first one keeps the journal.
     """
+    group = group or Group()
     rows = spread_rows(len(source), options.num_images or len(source))
     num_images = len(rows)
     keep_freed_memory()
     scorer = _Scorer(model, source, options, rows)
-    with Journal(journal_path, identity | asdict(options)) as journal:
-        blocks = {entry["first"]: entry for entry in journal.entries if set(entry) == _BLOCK_FIELDS}
-        for first in range(0, num_images, _BLOCK_IMAGES):
-            stop = min(first + _BLOCK_IMAGES, num_images)
-            if first not in blocks or blocks[first]["count"] != stop - first:
-                blocks[first] = _measure_block(scorer, first, stop, options.precision)
-                journal.write(blocks[first])
-            report(stop, num_images)
-        done = [blocks[first] for first in range(0, num_images, _BLOCK_IMAGES)]
+    with ExitStack() as stack:
+        journal = None
+        if group.is_first:
+            journal = stack.enter_context(Journal(journal_path, identity | asdict(options)))
+        counts = {
+            first: min(_BLOCK_IMAGES, num_images - first) for first in range(0, num_images, _BLOCK_IMAGES)
+        }  # by the first image of each block
+        known = [] if journal is None else journal.entries
+        whole = [e for e in known if set(e) == _BLOCK_FIELDS and counts.get(e["first"]) == e["count"]]
+        blocks = {entry["first"]: entry for entry in json.loads(group.broadcast(json.dumps(whole).encode()))}
+        missing = [first for first in counts if first not in blocks]
+        for at in range(0, len(missing), group.size):  # a block for each process, then all tell
+            own = [
+                _measure_block(scorer, first, first + counts[first], options.precision)
+                for first in missing[at + group.rank : at + group.rank + 1]
+            ]
+            for text in group.gather(json.dumps(own).encode()):
+                for entry in json.loads(text):
+                    blocks[entry["first"]] = entry
+                    if journal is not None:
+                        journal.write(entry)
+            report(sum(entry["count"] for entry in blocks.values()), num_images)
         difference = None
         if options.precision != "float32":
             difference = _precision_difference(scorer, min(_COMPARED_IMAGES, num_images), options.precision)
-        return _summary(model, done, options, difference)
+        return _summary(model, [blocks[first] for first in counts], options, difference)
 
 
 _BLOCK_FIELDS = {

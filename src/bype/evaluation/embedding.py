@@ -1,21 +1,70 @@
-"""Latent means of a whole split, in parts, for data that fit in no memory."""
+"""Latent means and scores of a whole split, in parts that do not know of each other, for data that fit in no memory."""
 
 import io
+import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from bype.data.files import FileError, read_json, to_json, write_atomic
+from bype.data.files import FileError, read_json, sync_folder, to_json, write_synced
+from bype.data.sources.base import require_extra
 from bype.data.store import Split
+from bype.distributions import Distribution
 from bype.evaluation.generation import embed
+from bype.objective import importance_weighted_bound
 from bype.training.examples import StoreSource
+from bype.training.randomness import generator_for
 from bype.training.trained import TrainedRun
 
-FORMAT_VERSION = 1
-PART_ROWS = 2**16
+FORMAT_VERSION = 2
+PART_ROWS = 2**14
+_CHUNK_ROWS = 256
+_LEFT_SECONDS = 60.0
+
+Format = Literal["npz", "parquet"]
+
+
+@dataclass(frozen=True)
+class EmbeddingOptions:
+    """What to write.
+
+    Parameters
+    ----------
+    format
+        Of the parts.
+    num_samples
+        Draws for each example's log-likelihood; 0 to leave it out.
+    shard
+        Which of how many workers this one is: it takes every so many-th part.
+    """
+
+    format: Format = "npz"
+    num_samples: int = 0
+    shard: tuple[int, int] = (0, 1)
+
+    def __post_init__(self) -> None:
+        """Check each field."""
+        number, count = self.shard
+        if not 0 <= number < count:
+            raise ValueError(f"a shard is a number from 0 and how many there are, not {number}/{count}")
+        if self.num_samples < 0:
+            raise ValueError(f"the number of draws must not be negative, not {self.num_samples}")
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """How far an embedding is."""
+
+    num_parts: int
+    num_done: int
+    """Of all parts, by whatever worker."""
 
 
 def embed_split(
@@ -23,12 +72,14 @@ def embed_split(
     split: Split,
     fingerprint: str,
     out: Path,
+    options: EmbeddingOptions | None = None,
     report: Callable[[int, int], None] = lambda done, total: None,
-) -> int:
-    """Write the latent means of a split and return how many parts there are.
+) -> Embedded:
+    """Write the latent means of a split, or this worker's shard of them.
 
-    Each part is ``part-NNNNNN.npz`` with ``ids`` (row numbers of the split), ``means`` and, where there are any,
-    ``labels``. Parts are written all or nothing; those that are there already are not computed again.
+    Each part is ``part-NNNNNN.npz`` or ``.parquet`` with ids (row numbers of the split), latent means and, where there
+    are any, labels and scores. A part appears under its name when it is whole; what is there already is not computed
+    again. When the last one is there, ``complete.json`` says so. A part does not depend on who computed it.
 
     Parameters
     ----------
@@ -38,9 +89,14 @@ def embed_split(
         Of the store.
     out
         The folder; one that holds something else is refused.
+    options
+        What to write.
     report
-        Called with the number of rows done and in all.
+        Called with the number of rows done and in all, of this shard.
     """
+    options = options or EmbeddingOptions()
+    if options.format == "parquet":
+        require_extra("pyarrow", "parquet")
     identity = {
         "format": "bype-embedding",
         "version": FORMAT_VERSION,
@@ -49,34 +105,94 @@ def embed_split(
         "split": split.name,
         "num_rows": len(split),
         "part_rows": PART_ROWS,
+        "part_format": options.format,
+        "num_samples": options.num_samples,
         "latent_dim": run.config.latent_dim,
     }
     _settle(out, identity)
+    paths = [out / f"part-{number:06d}.{options.format}" for number in range(-(-len(split) // PART_ROWS))]
+    prior = run.model.prior_distribution() if options.num_samples else None
+    number, count = options.shard
+    own = range(number, len(paths), count)
+    for done, part in enumerate(own, start=1):
+        if not paths[part].exists():
+            ids = np.arange(part * PART_ROWS, min((part + 1) * PART_ROWS, len(split)), dtype=np.int64)
+            _publish(paths[part], _part(run, split, ids, options, prior))
+        report(min(done * PART_ROWS, len(split)), min(len(own) * PART_ROWS, len(split)))
+    num_done = sum(path.exists() for path in paths)
+    if num_done == len(paths):
+        _publish(out / "complete.json", to_json({"parts": len(paths), "rows": len(split)}))
+        _tidy(out)
+    return Embedded(len(paths), num_done)
+
+
+def _part(
+    run: TrainedRun, split: Split, ids: NDArray[np.int64], options: EmbeddingOptions, prior: Distribution | None
+) -> bytes:
+    """Return the content of a part's file."""
     source = StoreSource(split)
-    num_parts = -(-len(split) // PART_ROWS)
-    for number in range(num_parts):
-        path = out / f"part-{number:06d}.npz"
-        stop = min((number + 1) * PART_ROWS, len(split))
-        if not path.exists():
-            ids = np.arange(number * PART_ROWS, stop, dtype=np.int64)
-            means = [embed(run.model, source.read(rows)) for rows in np.array_split(ids, -(-len(ids) // 4096))]
-            content: dict[str, Any] = {"ids": ids, "means": torch.cat(means).cpu().numpy()}
-            if split.has_labels:
-                content["labels"] = split.labels(ids)
-            buffer = io.BytesIO()
-            np.savez(buffer, **content)
-            write_atomic(path, buffer.getvalue())
-        report(stop, len(split))
-    return num_parts
+    means, scores = [], []
+    for rows in np.array_split(ids, -(-len(ids) // _CHUNK_ROWS)):
+        x = source.read(rows)
+        means.append(embed(run.model, x))
+        if options.num_samples:
+            noise = generator_for(0, "scores", int(rows[0]))
+            bound = importance_weighted_bound(run.model, x, options.num_samples, prior=prior, generator=noise)
+            scores.append(bound.log_likelihood)
+    content: dict[str, NDArray[Any]] = {"ids": ids, "means": torch.cat(means).cpu().numpy()}
+    if split.has_labels:
+        content["labels"] = split.labels(ids)
+    if scores:
+        content["log_likelihoods"] = torch.cat(scores).cpu().numpy()
+    return _npz(content) if options.format == "npz" else _parquet(content)
+
+
+def _npz(content: dict[str, NDArray[Any]]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **content)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def _parquet(content: dict[str, NDArray[Any]]) -> bytes:
+    """Write a row for each example: id, mean (a list of fixed size), and label and log_likelihood if there are any."""
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = {name.removesuffix("s"): pyarrow.array(values) for name, values in content.items() if values.ndim == 1}
+    means = content["means"]
+    columns["mean"] = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(means.reshape(-1)), means.shape[1])
+    buffer = io.BytesIO()
+    parquet.write_table(pyarrow.table(columns), buffer)
+    return buffer.getvalue()
+
+
+def _publish(path: Path, content: bytes) -> None:
+    """Put a file in its place in one step. Two workers may do so at once, with a file of their own each."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.partial")
+    try:
+        write_synced(partial, content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def _tidy(out: Path) -> None:
+    """Remove what killed workers left half written."""
+    for left in out.glob(".*.partial"):
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
+                left.unlink()
 
 
 def _settle(out: Path, identity: dict[str, Any]) -> None:
     path = out / "embedding.json"
-    if path.exists():
-        if read_json(path) != identity:
-            raise FileError(f"{out} holds the embedding of another model or other data; choose another --out")
-        return
-    if out.exists() and any(out.iterdir()):
-        raise FileError(f"{out} is not empty and holds no embedding; choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, to_json(identity))
+    if not path.exists():
+        if out.exists() and any(not entry.name.startswith(".embedding.json.") for entry in out.iterdir()):
+            if not path.exists():  # or another worker was just quicker
+                raise FileError(f"{out} is not empty and holds no embedding; choose another --out")
+        else:
+            out.mkdir(parents=True, exist_ok=True)
+            _publish(path, to_json(identity))
+    if read_json(path) != identity:
+        raise FileError(f"{out} holds the embedding of another model or other data; choose another --out")

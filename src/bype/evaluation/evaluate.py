@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from bype.console import Report, no_report
 from bype.data.store import Store
+from bype.distributed import Group
 from bype.distributions import DiagonalNormal
 from bype.evaluation.aggregate import active_units, prior_gap
 from bype.evaluation.density import DensityOptions, measure_density
 from bype.evaluation.journal import journal_path
-from bype.evaluation.records import Evaluation, Map, Representation, read_results, write_results
+from bype.evaluation.records import Density, Evaluation, Map, Representation, read_results, write_results
 from bype.evaluation.representation import can_be_laid_out, knn_accuracy, probe_accuracy, tsne
 from bype.training.examples import StoreSource
 from bype.training.randomness import generator_for
@@ -50,6 +52,7 @@ def evaluate(
     density: DensityOptions | None = None,
     with_map: bool = True,
     stage: Stage = silent,
+    group: Group | None = None,
 ) -> Evaluation:
     """Measure a run on a split and write what was found to ``evaluation.json``.
 
@@ -67,13 +70,19 @@ def evaluate(
         Whether to lay out latent means by t-SNE.
     stage
         Called with the title of each stage.
+    group
+        The processes that share the estimate of the likelihood, of which this is the first; the others call
+        :func:`assist`. The rest takes a small part of the time, and this one does it.
     """
     store = run.store(data)
     split = store.split(split_name)
     known = read_results(run.folder).find(store.manifest.fingerprint, split_name)
     if known is not None and known.step != run.step:
         known = None
-
+    measured = known.density if known else None
+    if density is not None:
+        with stage("estimating the likelihood") as report:
+            measured = _measure(run, store, split_name, density, group, report)
     with stage("encoding"):
         rows = spread_rows(len(split), _MAX_REFERENCES)
         queries = encode_rows(run.model, split, rows)
@@ -96,13 +105,6 @@ def evaluate(
     if with_map and layout is None and can_be_laid_out(queries.mean.numpy()):
         with stage("laying out a map"):
             layout = _map(queries.mean, rows, query_labels)
-    measured = known.density if known else None
-    journal = None
-    if density is not None:
-        identity = {"model": run.fingerprint, "store": store.manifest.fingerprint, "split": split_name}
-        journal = journal_path(run.folder, "density", identity | asdict(density))
-        with stage("estimating the likelihood") as report:
-            measured = measure_density(run.model, StoreSource(split), density, journal, identity, report)
     evaluation = Evaluation(
         step=run.step,
         source=store.manifest.source,
@@ -115,9 +117,30 @@ def evaluate(
         map=layout,
     )
     write_results(run.folder, read_results(run.folder).with_evaluation(evaluation))
-    if journal is not None:
-        journal.unlink(missing_ok=True)
+    if density is not None:
+        _journal(run, store, split_name, density).unlink(missing_ok=True)
     return evaluation
+
+
+def assist(run: TrainedRun, split_name: str, data: Path | None, density: DensityOptions, group: Group) -> None:
+    """Take part in what another process evaluates; it has the result, and writes it."""
+    _measure(run, run.store(data), split_name, density, group, no_report)
+
+
+def _measure(
+    run: TrainedRun, store: Store, split_name: str, density: DensityOptions, group: Group | None, report: Report
+) -> Density:
+    identity = _identity(run, store, split_name)
+    journal = _journal(run, store, split_name, density)
+    return measure_density(run.model, StoreSource(store.split(split_name)), density, journal, identity, report, group)
+
+
+def _journal(run: TrainedRun, store: Store, split_name: str, density: DensityOptions) -> Path:
+    return journal_path(run.folder, "density", _identity(run, store, split_name) | asdict(density))
+
+
+def _identity(run: TrainedRun, store: Store, split_name: str) -> dict[str, Any]:
+    return {"model": run.fingerprint, "store": store.manifest.fingerprint, "split": split_name}
 
 
 def _references(

@@ -30,14 +30,14 @@ class TrackedStep:
     """(L, *data_shape), a leaf; it has a gradient in the rounds in which points move."""
     means: Tensor
     """(L, D), where the encoder puts them, with gradient."""
+    places: Tensor
+    """(L, D), the same numbers without it."""
     members: Tensor | slice
     """The components that count in this step, C of the M, or all."""
     mixture_means: Tensor
     """(C, D), the targets, and ``means`` where points are live; it retains its gradient."""
     log_weights: Tensor
     """(C,), a leaf with gradient."""
-    num_examples: int
-    """In the batch."""
 
 
 class TrackedPseudocoresetPrior(PseudocoresetPrior):
@@ -102,7 +102,7 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
     def advance(self) -> None:
         """End the newest training step: targets of live points begin anew where these are; others have their turn."""
         last = self.newest_step()
-        self.targets[last.rows] = last.means.detach()
+        self.targets[last.rows] = last.places
         self.turn.copy_((self.turn.clamp_min(0) + 1) % (_ROUNDS * self.num_turns))
         self.last = None
         if self.index is not None:
@@ -144,8 +144,8 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
                 mixture_means.retain_grad()
             else:  # the network is frozen, and no point moves in this step
                 mixture_means.requires_grad_()
-            num_examples = len(batch.indices)
-            self.last = TrackedStep(rows, points, means, members, mixture_means, log_weights, num_examples)
+            places = means.detach().clone()
+            self.last = TrackedStep(rows, points, means, places, members, mixture_means, log_weights)
         return NormalMixture(mixture_means, self.log_variance, log_weights, take_as_they_are=True)
 
     @torch.no_grad()

@@ -169,7 +169,7 @@ def _tracking_seconds(racer: Racer, rule: Tracking) -> float:
     until = time.perf_counter()
     torch.autograd.backward(terms.loss + pull)
     again = time.perf_counter()
-    rule.step(terms.beta)
+    rule.step(terms.beta, len(x))
     moved = time.perf_counter() - again + until - start
     racer.take.optimizer.step()
     return moved

@@ -7,12 +7,14 @@ and checksums that is written last. Nothing in it is executed.
 import hashlib
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -47,6 +49,25 @@ class Checkpoint:
     training: dict[str, Tensor]
     state: dict[str, Any]
 
+    def to_bytes(self) -> bytes:
+        """Pack it, to be sent to another process."""
+        about = torch.frombuffer(bytearray(to_json({"step": self.step, "state": self.state})), dtype=torch.uint8)
+        parts = {"model": self.model, "training": self.training, "about": {"": about}}
+        return save_tensors(
+            {f"{part}/{name}": value for part, of in parts.items() for name, value in _plain(of).items()}
+        )
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """Unpack what :meth:`to_bytes` returned."""
+        tensors = load_tensors(content)
+        about = parse_json(tensors.pop("about/").numpy().tobytes())
+        model, training = (
+            {name.removeprefix(f"{part}/"): value for name, value in tensors.items() if name.startswith(f"{part}/")}
+            for part in _TENSOR_FILES
+        )
+        return cls(about["step"], model, training, about["state"])
+
 
 class CheckpointFolder:
     """A folder of checkpoints by step, of which the newest ones are kept.
@@ -58,7 +79,7 @@ class CheckpointFolder:
     keep
         How many stay; at least two, so that a damaged one has another before it.
     before_commit
-        Called when a checkpoint is written and not yet in its place; an error leaves it out.
+        Called before a checkpoint is written, and again before it is put in its place; an error leaves it out.
     """
 
     def __init__(self, folder: Path, keep: int, before_commit: Callable[[], None] = lambda: None) -> None:
@@ -68,15 +89,18 @@ class CheckpointFolder:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint and drop the oldest."""
-        partial = self.folder / f".{checkpoint.step}.partial"
+        self._before_commit()
+        # A name of its own: a process that has lost the run, and does not know it yet, may be writing too.
+        partial = self.folder / f".{checkpoint.step}.{secrets.token_hex(4)}.partial"
         try:
             self._write(checkpoint, partial)
         except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)  # on a full disk, others need the room
             raise CheckpointError(
                 f"cannot write a checkpoint to {self.folder}: {error.strerror}; those before it are whole, "
                 f"the same command goes on once this is mended"
             ) from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)  # if it is still there; on a full disk, others need the room
         for step in self.steps()[self._keep :]:
             shutil.rmtree(self.folder / str(step), ignore_errors=True)
         for left in self.folder.glob(".*.partial"):
@@ -86,7 +110,6 @@ class CheckpointFolder:
         if self.folder.is_symlink():
             raise CheckpointError(f"{self.folder} is a link; nothing is written through it")
         self.folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         contents = {
             "model.safetensors": save_tensors(_plain(checkpoint.model)),

@@ -1,87 +1,47 @@
 """The training loop: alternating optimisation of the network and the pseudocoreset (Algorithm 2)."""
 
-import dataclasses
+import faulthandler
+import hashlib
+import json
 import math
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bype.coreset import PSVI, ELBOAscent
-from bype.data.order import derive_key
+from bype.data.order import Rows, derive_key
 from bype.data.store import Split, Store
+from bype.distributed import Group, timeout_seconds
+from bype.distributions import BatchSlice
 from bype.objective import ELBOTerms, kl_weight
-from bype.training.board import Board, open_board
 from bype.training.checkpoint import Checkpoint, CheckpointError
 from bype.training.config import Span, TrainingConfig
 from bype.training.examples import StoreSource, TrainingOrder
 from bype.training.identity import DataIdentity
+from bype.training.monitor import Timings
 from bype.training.progress import Display
 from bype.training.randomness import generator_for
+from bype.training.record import Record, RunRecord
 from bype.training.rows import encode_rows, spread_rows
-from bype.training.run import MetricsFile, RunDirectory, RunError
+from bype.training.run import RunDirectory, RunError
+from bype.training.state import TrainingState, named_sums
 from bype.training.step import TrainingStep
 
 _VALIDATION_BATCH = 500
 _COMPARED_EXAMPLES = 5000
 _TRAINING_SIZE = 6
 """No file of a checkpoint is larger than so many times the model: Adam keeps two moments, a rule two in float64."""
-
-
-@dataclass
-class TrainingState:
-    """What changes while a run goes on, apart from tensors. All of it is in every checkpoint."""
-
-    step: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
-    """Of each term over the examples since the last line of metrics."""
-    num_examples: int = 0
-    best: float | None = None
-    """The smallest validation loss (minus ELBO) so far, nats per example."""
-    best_step: int = 0
-    metrics_bytes: int = 0
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Self:
-        """Read the fields of a checkpoint, which may come from a stranger."""
-        if set(fields) != {each.name for each in dataclasses.fields(cls)}:
-            raise ValueError("its fields are others")
-        state = cls(**fields)
-        counts = (state.step, state.num_examples, state.best_step, state.metrics_bytes)
-        numbers = [*state.sums.values(), *([] if state.best is None else [state.best])]
-        if not all(type(count) is int and 0 <= count < 2**62 for count in counts):
-            raise ValueError("its counts are no counts")
-        if not all(isinstance(number, int | float) and abs(number) < 1e30 for number in numbers):
-            raise ValueError("its sums are no numbers")
-        return state
-
-    def add(self, terms: ELBOTerms) -> None:
-        """Add a step's terms to the sums."""
-        for name, value in named_sums(terms).items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-        self.num_examples += len(terms.reconstruction)
-
-    def take_means(self) -> dict[str, float]:
-        """Return the means over examples, and begin anew."""
-        means = {name: value / max(1, self.num_examples) for name, value in self.sums.items()}
-        self.sums, self.num_examples = {}, 0
-        return means
-
-
-def named_sums(terms: ELBOTerms) -> dict[str, float]:
-    """Return the sums over examples of minus ELBO, minus reconstruction, and the KL of each level."""
-    stacked = torch.stack([terms.reconstruction, *terms.kl.values()]).detach().sum(1, dtype=torch.float64)
-    reconstruction, *kl = stacked.tolist()
-    named = {"negative_elbo": sum(kl) - reconstruction, "negative_reconstruction": -reconstruction}
-    return named | {f"kl_{level}": value for level, value in zip(terms.kl, kl, strict=True)}
+_LOCK_PATIENCE = 15.0
+"""A process that has lost the others holds the run until its timeout; its successor waits so much longer."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +56,9 @@ class Outcome:
     signal: int | None = None
 
 
-def train(config: TrainingConfig, data: Path, out: Path, display: Display | None = None) -> Outcome:
+def train(
+    config: TrainingConfig, data: Path, out: Path, display: Display | None = None, group: Group | None = None
+) -> Outcome:
     """Train a model, or go on with the run that is in ``out``.
 
     Parameters
@@ -109,35 +71,45 @@ def train(config: TrainingConfig, data: Path, out: Path, display: Display | None
         The run directory.
     display
         Where progress is shown.
+    group
+        The processes that share the work; each makes this call. The first one writes.
     """
+    group = group or Group()
     store = Store(data)
     identity = DataIdentity.of(store)
-    with RunDirectory(out) as run:
-        run.settle_config(config, identity)
-        run.describe_machine(identity, torch.get_num_threads())
-        trainer = Trainer(config, store, run, display or Display())
+    asked = json.dumps([config.to_fields(), identity.fingerprint], sort_keys=True)
+    group.require_same(asked.encode(), "the config or the data")
+    patience = 0.0 if group.launcher is None else timeout_seconds() + _LOCK_PATIENCE
+    with RunDirectory(out, patience) if group.is_first else nullcontext() as run, ExitStack() as at_end:
+        record = Record()
+        if run is not None:
+            run.settle_config(config, identity)
+            run.describe_machine(identity, torch.get_num_threads(), group.size)
+            record = RunRecord(run, display or Display())
+        at_end.callback(record.close)
+        trainer = Trainer(config, store, record, group)
         try:
-            trainer.board = open_board(run.subfolder("tensorboard"), trainer.state.step)
             outcome = trainer.run()
         except BaseException as error:
             try:
-                run.set_status("failed", step=trainer.state.step, error=f"{type(error).__name__}: {error}")
+                record.set_status("failed", step=trainer.state.step, error=f"{type(error).__name__}: {error}")
             except (OSError, RunError) as second:  # a full disk, or a run that is another's by now
                 error.add_note(f"the status could not be written: {second}")
             raise
-        finally:
-            trainer.close()
-        run.set_status(outcome.state, step=outcome.step, best=outcome.best)
+        record.set_status(outcome.state, step=outcome.step, best=outcome.best)
         return outcome
 
 
 class Trainer:
-    """One run in one process."""
+    """One run, in one process or in one of several that share its work.
 
-    def __init__(self, config: TrainingConfig, store: Store, run: RunDirectory, display: Display) -> None:
+    Every process takes a part of each batch and holds the whole model; after each step all hold the same numbers.
+    """
+
+    def __init__(self, config: TrainingConfig, store: Store, record: Record, group: Group | None = None) -> None:
         self._config = config
-        self._run = run
-        self._display = display
+        self._record = record
+        self._group = group or Group()
         train_split = store.split("train")
         self._source = StoreSource(train_split)
         self._validation = store.split("validation") if "validation" in store.manifest.splits else None
@@ -145,21 +117,15 @@ class Trainer:
         update_seed, update_batch = derive_key(config.seed, "update order"), config.update_batch or config.batch_size
         self._update_order = TrainingOrder(train_split, update_seed, update_batch, config.window_blocks)
         self._update_steps = config.update_steps or self._update_order.steps_per_epoch
-        self._step = TrainingStep(config, train_split.shape, self._source, self._update_steps)
+        self._step = TrainingStep(config, train_split.shape, self._source, self._update_steps, self._group)
         self.model, self._rule = self._step.model, self._step.rule
         self.state = TrainingState()
         self._restore()
-        self._metrics = MetricsFile(run.folder / "metrics.jsonl", self.state.metrics_bytes)
-        self.board: Board | None = None
+        self._timings = Timings(self._group.rank, self._group.size)
         self._stop_signal: int | None = None
-        self._start = time.perf_counter()
-
-    def close(self) -> None:
-        """Release files and the terminal."""
-        self._metrics.close()
-        self._display.close()
-        if self.board is not None:
-            self.board.close()
+        self._record.begin(
+            self.state.step, self.state.metrics_bytes, self._order.steps_per_epoch, self._steps(config.length)
+        )
 
     def _steps(self, span: str) -> int:
         return Span.parse(span).in_steps(self._order.steps_per_epoch)
@@ -168,18 +134,18 @@ class Trainer:
         return Span.parse(span).is_due(self.state.step, self._order.steps_per_epoch)
 
     def run(self) -> Outcome:
-        """Train to the end, or until a signal asks to stop."""
+        """Train to the end, or until a signal asks one of the processes to stop."""
         last_step = self._steps(self._config.length)
-        self._display.begin(self._order.steps_per_epoch, last_step, self.state.step)
-        self._run.set_status("running", step=self.state.step)
         with _signals(self._ask_to_stop):
             while self.state.step < last_step and not self._is_patience_over():
-                self._train_step()
+                shall_stop = self._train_step()
                 self._after_step()
-                if self._stop_signal is not None:
+                if shall_stop:
                     self._save()
-                    return Outcome("stopped", self.state.step, self.state.best, self._stop_signal)
-        if self.state.step not in self._run.checkpoints.steps():
+                    signal_number = self._stop_signal or signal.SIGTERM
+                    return Outcome("stopped", self.state.step, self.state.best, signal_number)
+        is_saved = self._group.broadcast(b"yes" if self._record.has_checkpoint(self.state.step) else b"no") == b"yes"
+        if not is_saved:
             self._save()
         return Outcome("finished", self.state.step, self.state.best)
 
@@ -198,61 +164,77 @@ class Trainer:
             return kl_weight(self.state.step + 1, warm_up.count)
         return kl_weight(self.state.step // self._order.steps_per_epoch + 1, warm_up.count)
 
-    def _train_step(self) -> None:
+    def _own(self, rows: Rows, generator: torch.Generator) -> tuple[Rows, BatchSlice]:
+        """Return the rows of a batch that this process takes, and their share of what is drawn for all."""
+        part = self._group.part(len(rows))
+        return rows[part], BatchSlice(generator, part.start, part.stop, len(rows))
+
+    def _train_step(self) -> bool:
+        """Take a step; tell whether all processes shall stop after it."""
+        self._group.check_launcher()
         step, seed = self.state.step, self._config.seed
-        rows = self._order.rows(step)
+        start, waited = time.perf_counter(), self._group.seconds
+        batch = self._order.rows(step)
+        rows, noise = self._own(batch, generator_for(seed, "latents", step))
+        x = self._source.read(rows)
+        read = time.perf_counter()
+        stop = torch.tensor([0.0 if self._stop_signal is None else 1.0])
         try:
-            terms = self._step(
-                self._source.read(rows),
+            outcome = self._step(
+                x,
                 torch.from_numpy(rows),
                 self._beta(),
-                generator=generator_for(seed, "latents", step),
+                num_examples=len(batch),
+                generator=noise,
                 prior_generator=generator_for(seed, "prior", step) if self.model.prior.needs_training_batch else None,
+                also_sum=(stop, self._timings.tell()),
             )
         except ValueError as error:
             raise RunError(f"training step {step} failed: {error}") from error
-        self.state.add(terms)
-        if not math.isfinite(sum(self.state.sums.values())):
-            self._report_broken(terms, rows)
+        self._timings.hear()
+        if not outcome.is_finite:
+            self._report_broken(outcome.terms, rows)
+        self.state.add(outcome.terms)
         self.state.step += 1
-        self._display.step(self.state.step)
+        communication = self._group.seconds - waited
+        self._timings.add(read - start, time.perf_counter() - read - communication, communication)
+        self._record.stepped(self.state.step, self._timings)
+        return bool(stop > 0)
 
-    def _report_broken(self, terms: ELBOTerms, rows: np.ndarray[Any, Any]) -> None:
-        """Save what made a loss that is not finite, and stop."""
+    def _report_broken(self, terms: ELBOTerms, rows: Rows) -> None:
+        """Save what made a loss that is not finite, and stop; all processes get here together."""
         named = {"reconstruction": terms.reconstruction, **{f"kl_{level}": kl for level, kl in terms.kl.items()}}
         broken = [name for name, values in named.items() if not values.isfinite().all()]
         bad = torch.stack([~values.isfinite() for values in named.values()]).any(0).cpu().numpy()
-        self._run.write(
-            "broken.json",
-            {"step": self.state.step, "terms": broken, "rows": rows.tolist(), "broken_rows": rows[bad].tolist()},
-        )
+        own = {"terms": broken, "rows": rows.tolist(), "broken_rows": rows[bad].tolist()}
+        found = [json.loads(text) for text in self._group.gather(json.dumps(own).encode())]
+        broken = list(dict.fromkeys(term for part in found for term in part["terms"]))
+        all_rows, bad_rows = ([row for part in found for row in part[name]] for name in ("rows", "broken_rows"))
+        content = {"step": self.state.step, "terms": broken, "rows": all_rows, "broken_rows": bad_rows}
+        place = self._record.save_broken(content)
         raise RunError(
             f"the loss is not finite at step {self.state.step}: {', '.join(broken)} broke on training rows "
-            f"{rows[bad].tolist()[:10]}; see {self._run.folder / 'broken.json'}; try a smaller learning_rate"
+            f"{bad_rows[:10]}; see {place}; try a smaller learning_rate"
         )
 
     def _after_step(self) -> None:
         if self._validation is not None and self._is_due(self._config.validate_every):
             self._validate(self._validation)
         elif self._validation is None and self._is_due(self._config.validate_every):
-            self._log({"train": self.state.take_means()})
+            self._log({"train": self._take_means()})
         if isinstance(self._rule, PSVI | ELBOAscent) and self._is_due(self._config.update_every):
             self._update_pseudocoreset(self._rule)
         if self._is_due(self._config.checkpoint_every):
             self._save()
 
+    def _take_means(self) -> dict[str, float]:
+        self.state.gather_sums(self._group)
+        return self.state.take_means()
+
     def _log(self, line: dict[str, Any]) -> None:
+        self._group.check_launcher()
         epoch = self.state.step / self._order.steps_per_epoch
-        self._metrics.append({"step": self.state.step, "epoch": round(epoch, 6), **line})
-        seconds = round(time.perf_counter() - self._start, 3)
-        self._run.append("timings.jsonl", {"step": self.state.step, "seconds_in_process": seconds})
-        self._display.show(self.state.step, line)
-        if self.board is not None:
-            self.board.show(self.state.step, line)
-            if "update" not in line:  # that follows a validation, and changes little to look at
-                self.board.show_pictures(
-                    self.state.step, self.model, generator_for(self._config.seed, "board", self.state.step)
-                )
+        self._record.log(self.state.step, epoch, line, self.model, self._config.seed)
 
     @torch.no_grad()
     def _validate(self, split: Split) -> None:
@@ -261,39 +243,34 @@ class Trainer:
         prior = self.model.prior_distribution()
         totals: dict[str, float] = {}
         for number, first in enumerate(range(0, len(split), _VALIDATION_BATCH)):
-            rows = np.arange(first, min(first + _VALIDATION_BATCH, len(split)), dtype=np.int64)
-            generator = generator_for(self._config.seed, "validation", number)
-            terms = self._step.objective(source.read(rows), prior=prior, generator=generator)
+            batch = np.arange(first, min(first + _VALIDATION_BATCH, len(split)), dtype=np.int64)
+            rows, noise = self._own(batch, generator_for(self._config.seed, "validation", number))
+            terms = self._step.objective(source.read(rows), prior=prior, generator=noise)
             for name, value in named_sums(terms).items():
                 totals[name] = totals.get(name, 0.0) + value
-        means = {name: value / len(split) for name, value in totals.items()}
+            self._record.beat()
+        sums = torch.tensor(list(totals.values()), dtype=torch.float64)
+        self._group.sum_([sums])
+        means = dict(zip(totals, (sums / len(split)).tolist(), strict=True))
         if not math.isfinite(means["negative_elbo"]):
             raise RunError(f"the validation loss is not finite at step {self.state.step}: {means}")
         is_best = self.state.best is None or means["negative_elbo"] < self.state.best
-        self._log({"train": self.state.take_means(), "validation": means, "best": is_best})
+        self._log({"train": self._take_means(), "validation": means, "best": is_best})
         if is_best:
             self.state.best, self.state.best_step = means["negative_elbo"], self.state.step
-            self._run.best.save(Checkpoint(self.state.step, self.model.state_dict(), {}, asdict(self.state)))
+            self._record.save_best(Checkpoint(self.state.step, self.model.state_dict(), {}, asdict(self.state)))
 
     def _update_pseudocoreset(self, rule: PSVI | ELBOAscent) -> None:
         """Take the rule's steps; each has batches and draws of its own, derived from the step it follows.
 
         The published rule is followed as it is. Ascent on the ELBO is taken only if validation agrees.
         """
-        seed, step = self._config.seed, self.state.step
-        first = step * self._update_order.steps_per_epoch
+        step = self.state.step
         before = {name: value.clone() for name, value in self.model.prior.state_dict().items()}
         kl_before = self._validation_kl()
         rule.start_update()
         try:
-            objectives = [
-                rule.step(
-                    self.model,
-                    self._source.read(self._update_order.rows(first + j)),
-                    generator=generator_for(seed, "update", step, j),
-                )
-                for j in range(self._update_steps)
-            ]
+            objectives = [self._update_step(rule, j) for j in range(self._update_steps)]
         except ValueError as error:
             raise RunError(f"the update of the pseudocoreset at step {step} failed: {error}") from error
         found = {"steps": self._update_steps, "objective_first": objectives[0], "objective_last": objectives[-1]}
@@ -307,28 +284,45 @@ class Trainer:
                 found["taken_back"] = 1
         self._log({"update": found})
 
+    def _update_step(self, rule: PSVI | ELBOAscent, j: int) -> float:
+        self._group.check_launcher()
+        self._record.beat()
+        step = self.state.step
+        batch = self._update_order.rows(step * self._update_order.steps_per_epoch + j)
+        rows, noise = self._own(batch, generator_for(self._config.seed, "update", step, j))
+        return rule.step(self.model, self._source.read(rows), generator=noise, group=self._group)
+
     @torch.no_grad()
     def _validation_kl(self) -> float | None:
         """Return the KL term of the top level on some validation examples, with the same noise each time."""
         if self._validation is None:
             return None
-        rows = spread_rows(len(self._validation), _COMPARED_EXAMPLES)
-        posterior = encode_rows(self.model, self._validation, rows)
-        z, log_posterior = posterior.sample_and_score(generator=generator_for(self._config.seed, "comparison"))
-        return float((log_posterior - self.model.prior_distribution().log_prob(z)).double().mean())
+        chosen = spread_rows(len(self._validation), _COMPARED_EXAMPLES)
+        rows, noise = self._own(chosen, generator_for(self._config.seed, "comparison"))
+        z, log_posterior = encode_rows(self.model, self._validation, rows).sample_and_score(generator=noise)
+        total = (log_posterior - self.model.prior_distribution().log_prob(z)).double().sum()
+        self._group.sum_([total])
+        return float(total / len(chosen))
 
     def _save(self) -> None:
-        self.state.metrics_bytes = self._metrics.sync()
+        self._group.check_launcher()
+        self.state.gather_sums(self._group)
+        self.state.metrics_bytes = self._record.sync_metrics()
         training = {f"adam.{name}": value for name, value in self._step.optimizer.state().items()}
         if self._rule is not None:
             training |= {f"rule.{name}": value for name, value in self._rule.state_dict().items()}
-        self._run.checkpoints.save(Checkpoint(self.state.step, self.model.state_dict(), training, asdict(self.state)))
-        self._run.set_status("running", step=self.state.step)
+        model = self.model.state_dict()
+        if self._group.size > 1:
+            self._group.require_same(_digest(model | training), "the model")
+        self._record.save(Checkpoint(self.state.step, model, training, asdict(self.state)))
 
     def _restore(self) -> None:
-        """Go on from the newest checkpoint that is whole."""
+        """Go on from the newest checkpoint that is whole; process 0 reads it for all."""
         model_bytes = sum(value.numel() * value.element_size() for value in self.model.state_dict().values())
-        checkpoint = self._run.checkpoints.load_newest(self._display.warn, _TRAINING_SIZE * model_bytes + 2**22)
+        checkpoint = self._record.newest_checkpoint(_TRAINING_SIZE * model_bytes + 2**22)
+        if self._group.size > 1:
+            content = self._group.broadcast(b"" if checkpoint is None else checkpoint.to_bytes())
+            checkpoint = Checkpoint.from_bytes(content) if content else None
         if checkpoint is None:
             return
         try:
@@ -341,18 +335,26 @@ class Trainer:
                 raise ValueError(f"its state is of step {self.state.step}")
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             first_line = str(error).splitlines()[0]
-            raise CheckpointError(
-                f"checkpoint {checkpoint.step} in {self._run.folder} does not fit this config: {first_line}"
-            ) from error
+            raise CheckpointError(f"checkpoint {checkpoint.step} does not fit this config: {first_line}") from error
+        if not self._group.is_first:  # what was summed so far is with process 0
+            self.state.sums = dict.fromkeys(self.state.sums, 0.0)
+            self.state.num_examples = 0
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
+def _digest(tensors: dict[str, Tensor]) -> bytes:
+    digest = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.digest()
+
+
 @contextmanager
 def _signals(handler: Any) -> Iterator[None]:
-    """Have SIGINT and SIGTERM ask instead of kill; a second SIGINT kills."""
+    """Have SIGINT and SIGTERM ask instead of kill; a second SIGINT kills. SIGUSR1 shows what every thread is doing."""
 
     def ask(number: int, frame: FrameType | None) -> None:
         handler(number, frame)
@@ -360,8 +362,10 @@ def _signals(handler: Any) -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    faulthandler.register(signal.SIGUSR1, file=2)
     try:
         yield
     finally:
+        faulthandler.unregister(signal.SIGUSR1)
         for number, old in previous.items():
             signal.signal(number, old)

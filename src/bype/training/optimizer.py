@@ -26,10 +26,14 @@ class NormalisedAdam:
         self._normalise = normalise
         self._adam = torch.optim.Adam(self._parameters.values(), lr=learning_rate, fused=True)
 
+    def gradients(self) -> list[Tensor]:
+        """Return the gradients that there are, to be changed in place."""
+        return [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
+
     def step(self) -> None:
         """Apply the gradients and clear them."""
         if self._normalise:
-            normalise_([parameter.grad for parameter in self._parameters.values() if parameter.grad is not None])
+            normalise_(self.gradients())
         self._adam.step()
         self.clear()
 

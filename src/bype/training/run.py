@@ -1,12 +1,9 @@
 """A run directory: one writer, files that are whole, and enough to go on or to repeat the run."""
 
-import fcntl
 import json
 import os
 import platform
-import secrets
 import shutil
-import socket
 import time
 from dataclasses import dataclass
 from importlib import metadata
@@ -21,6 +18,7 @@ from bype.data.files import READ_FLAGS, WRITE_FLAGS, FileError, parse_json, read
 from bype.training.checkpoint import CheckpointFolder
 from bype.training.config import ConfigError, TrainingConfig
 from bype.training.identity import DataIdentity
+from bype.training.lock import LockError, RunLock
 
 FORMAT_VERSION = 1
 _KEPT_CHECKPOINTS = 2
@@ -42,49 +40,40 @@ class RunDirectory:
     ----------
     folder
         Where it is; it is made if it does not exist.
+    patience
+        How many seconds to wait for another process that holds it and may be about to end.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, patience: float = 0.0) -> None:
         self.folder = folder
         self.checkpoints = CheckpointFolder(folder / "checkpoints", _KEPT_CHECKPOINTS, self.check_fence)
         self.best = CheckpointFolder(folder / "best", 1, self.check_fence)
-        self._token = secrets.token_hex(16)
-        self._lock: int | None = None
+        self.lock = RunLock(folder, patience)
 
     def __enter__(self) -> Self:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        except OSError as error:
-            raise RunError(f"cannot write to {self.folder}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._lock, 200, 0).decode(errors="replace").split(", token")[0] or "another process"
-            os.close(self._lock)
-            self._lock = None
+            self.lock.acquire()
+        except LockError as holder:
             raise RunError(
                 f"{self.folder} is being trained by {holder}; wait for it, or choose another --out"
             ) from None
-        text = f"process {os.getpid()} on {socket.gethostname()}, token {self._token}\n".encode()
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, text, 0)
+        except OSError as error:
+            raise RunError(f"cannot write to {self.folder}: {error.strerror}") from error
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self.lock.release()
 
     def check_fence(self) -> None:
         """Refuse to write if another process has taken the run over."""
         try:
-            holder = (self.folder / "lock").read_bytes()
+            is_ours = self.lock.is_ours()
         except OSError as error:
-            raise RunError(f"cannot read {self.folder / 'lock'}: {error.strerror}") from error
-        if self._token.encode() not in holder:
+            raise RunError(f"cannot read the lock of {self.folder}: {error.strerror}") from error
+        if not is_ours:
             raise RunError(f"another process has taken over {self.folder}; this one stops and writes nothing more")
 
     def write(self, name: str, content: Any) -> None:
@@ -92,8 +81,14 @@ class RunDirectory:
         self.check_fence()
         write_atomic(self.folder / name, to_json({"version": FORMAT_VERSION, **content}))
 
+    def write_text(self, name: str, text: str) -> None:
+        """Replace a text file of the run that nothing depends on."""
+        self.check_fence()
+        write_atomic(self.folder / name, text.encode())
+
     def append(self, name: str, content: Any) -> None:
         """Add a line to a file of the run that nothing depends on."""
+        self.check_fence()
         with os.fdopen(os.open(self.folder / name, WRITE_FLAGS | os.O_APPEND, 0o644), "a") as file:
             file.write(json.dumps(content) + "\n")
 
@@ -123,7 +118,7 @@ class RunDirectory:
         """Tell the world how the run stands: running, finished, stopped or failed."""
         self.write("status.json", {"state": state, **details, "updated": round(time.time(), 1)})
 
-    def describe_machine(self, data: DataIdentity, threads: int) -> None:
+    def describe_machine(self, data: DataIdentity, threads: int, processes: int) -> None:
         """Write what the numbers may depend on, besides config and data."""
         self.write(
             "manifest.json",
@@ -134,6 +129,7 @@ class RunDirectory:
                 "numpy": np.__version__,
                 "machine": platform.machine(),
                 "threads": threads,
+                "processes": processes,
                 "data": {"store": data.store, "fingerprint": data.fingerprint},
             },
         )

@@ -1,0 +1,202 @@
+"""Several processes that do the work of one: who takes which part, sums over all of them, and one truth.
+
+``torchrun`` starts them, each with the same command; PyTorch's collectives join them. This is the only file that
+knows of ``torch.distributed``. What it sends are tensors and plain bytes, never objects.
+"""
+
+import datetime
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+_START_SECONDS = 300
+"""How long processes wait for each other at the start, when some still load their libraries."""
+
+
+class GroupError(RuntimeError):
+    """Processes that lost each other, or disagree."""
+
+
+def timeout_seconds() -> float:
+    """Return how long a process waits for the others before it gives them up: BYPE_TIMEOUT, or 30 seconds."""
+    text = os.environ.get("BYPE_TIMEOUT", "30")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise GroupError(f"the environment variable BYPE_TIMEOUT must be a number of seconds, not {text!r}")
+    return seconds
+
+
+class Group:
+    """The processes of a run, seen from one of them. One process alone is a group too, in which nothing is sent.
+
+    Parameters
+    ----------
+    rank
+        The number of this process. Process 0 writes; the others only work.
+    size
+        How many there are.
+    launcher
+        The process that started this one and watches over it, if there is one.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, launcher: int | None = None) -> None:
+        self.rank = rank
+        self.size = size
+        self.launcher = launcher
+        self.seconds = 0.0
+        """How long this process has waited for others and for bytes on their way."""
+        self._channel: dist.ProcessGroup | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes."""
+        return self.rank == 0
+
+    def part(self, count: int) -> slice:
+        """Return which of ``count`` things this process takes; all of them together take each exactly once.
+
+        Examples
+        --------
+        >>> [Group(rank, 3).part(100) for rank in range(3)]
+        [slice(0, 33, None), slice(33, 66, None), slice(66, 100, None)]
+        """
+        return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
+
+    def check_launcher(self) -> None:
+        """Stop if the process that started this one is gone: nobody would end it, and another may take its place."""
+        if self.launcher is not None and os.getppid() != self.launcher:
+            raise GroupError("the process that started this one is gone; it stops and writes nothing more")
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its sum over all processes: bit for bit the same one everywhere.
+
+        Tensors of one dtype travel together. Shapes must be the same in all processes.
+        """
+        if self.size == 1:
+            return
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+            flat = torch.cat([tensor.reshape(-1) for tensor in alike])
+            self._timed(lambda flat=flat: dist.all_reduce(flat, group=self._channel))  # type: ignore[misc]
+            parts = torch.split(flat, [tensor.numel() for tensor in alike])
+            for tensor, part in zip(alike, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def broadcast(self, content: bytes) -> bytes:
+        """Return what process 0 has."""
+        if self.size == 1:
+            return content
+        length = torch.tensor([len(content)])
+        self._timed(lambda: dist.broadcast(length, 0, group=self._channel))
+        buffer = _as_tensor(content) if self.is_first else torch.empty(int(length), dtype=torch.uint8)
+        if len(buffer):
+            self._timed(lambda: dist.broadcast(buffer, 0, group=self._channel))
+        return buffer.numpy().tobytes()
+
+    def gather(self, content: bytes) -> list[bytes]:
+        """Return what each process has, in order."""
+        if self.size == 1:
+            return [content]
+        lengths = [torch.tensor([0]) for _ in range(self.size)]
+        self._timed(lambda: dist.all_gather(lengths, torch.tensor([len(content)]), group=self._channel))
+        longest = max(1, *(int(length) for length in lengths))
+        padded = _as_tensor(content.ljust(longest, b"\0"))
+        found = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
+        self._timed(lambda: dist.all_gather(found, padded, group=self._channel))
+        return [part[: int(length)].numpy().tobytes() for part, length in zip(found, lengths, strict=True)]
+
+    def require_same(self, content: bytes, what: str) -> None:
+        """Stop all processes if one of them has another ``content`` than the others."""
+        found = self.gather(content)
+        others = [str(rank) for rank, other in enumerate(found) if other != found[0]]
+        if others:
+            raise GroupError(f"{what} differs between process 0 and {', '.join(others)}")
+
+    def _timed(self, action: Callable[[], object]) -> None:
+        start = time.perf_counter()
+        try:
+            action()
+        except RuntimeError as error:
+            self.check_launcher()
+            first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise GroupError(f"process {self.rank} of {self.size} has lost the others: {first_line}") from error
+        self.seconds += time.perf_counter() - start
+
+
+def _as_tensor(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+
+def place_among_processes() -> tuple[int, int]:
+    """Return the number of this process and how many there are, as ``torchrun`` tells them.
+
+    Where they work independently of each other, that is all they need to know.
+    """
+    try:
+        rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        rank, size = -1, 0
+    if not 0 <= rank < size:
+        raise GroupError("RANK and WORLD_SIZE in the environment make no sense; start several processes by torchrun")
+    return rank, size
+
+
+def _agree_on_round(store: Store, rank: int, size: int) -> str:
+    """Return a name that all processes of this start have, and none of an earlier one.
+
+    The launcher's store outlives the processes that it restarts, with the addresses of the dead in it. Every process
+    says hello with a secret of its own; process 0 answers whatever hello it finds, until all that live have heard.
+    """
+    own = secrets.token_hex(8)
+    if rank > 0:
+        store.set(f"bype/hello/{rank}", own)
+        store.wait([f"bype/answer/{rank}/{own}"])
+        name: str = store.get(f"bype/answer/{rank}/{own}").decode()
+        store.set(f"bype/heard/{name}/{rank}", "yes")
+        return name
+    waiting = set(range(1, size))
+    deadline = time.monotonic() + _START_SECONDS
+    while waiting:
+        for other in sorted(waiting):
+            if store.check([f"bype/heard/{own}/{other}"]):
+                waiting.discard(other)
+            elif store.check([f"bype/hello/{other}"]):
+                store.set(f"bype/answer/{other}/{store.get(f'bype/hello/{other}').decode()}", own)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"processes {sorted(waiting)} have not come")
+        time.sleep(0.02)
+    return own
+
+
+@contextmanager
+def open_group() -> Iterator[Group]:
+    """Join the processes that ``torchrun`` started; without it, work alone."""
+    rank, size = place_among_processes()
+    group = Group(rank, size, os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None)
+    if size == 1:
+        yield group
+        return
+    timeout, patience = (datetime.timedelta(seconds=seconds) for seconds in (timeout_seconds(), _START_SECONDS))
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=patience))
+        fresh = PrefixStore(_agree_on_round(store, rank, size), store)
+        dist.init_process_group("gloo", store=fresh, rank=rank, world_size=size, timeout=patience)
+        group._channel = dist.new_group(timeout=timeout)
+    except (RuntimeError, ValueError) as error:
+        raise GroupError(f"process {rank} of {size} cannot join the others: {str(error).splitlines()[0]}") from error
+    try:
+        yield group
+    finally:
+        group._channel = None
+        dist.destroy_process_group()

@@ -1,0 +1,88 @@
+"""A trained model as one callable, for tools that map functions over batches of a large data set."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bype.evaluation.generation import embed
+from bype.objective import importance_weighted_bound
+from bype.pictures import is_picture
+from bype.training.examples import as_model_input
+from bype.training.randomness import generator_for
+from bype.training.trained import TrainedRun
+
+
+class Embedder:
+    """Adds latent means, and scores if asked for, to batches of examples.
+
+    For Ray Data, ``dataset.map_batches(Embedder, fn_constructor_args=[run])``; for Hugging Face datasets,
+    ``dataset.map(Embedder(run), batched=True)``. The model is opened when the first batch comes, in whatever process
+    that is, so an embedder is small to send.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    column
+        Where the examples are: images as bytes, (height, width), with channels first or last, or as pictures of
+        Pillow; or feature vectors. They must have the shape that the run was trained on.
+    num_samples
+        Draws for each example's ``log_likelihood``; 0 to leave it out.
+
+    Examples
+    --------
+    >>> embedder = Embedder("runs/fashion")
+    >>> embedder.column
+    'image'
+    """
+
+    def __init__(self, run: Path | str, column: str = "image", num_samples: int = 0) -> None:
+        self.run = Path(run)
+        self.column = column
+        self.num_samples = num_samples
+        self._opened: TrainedRun | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel without the model."""
+        return {**self.__dict__, "_opened": None}
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return the batch without its examples, with ``embedding`` (B, D) and perhaps ``log_likelihood`` (B,)."""
+        if self._opened is None:
+            self._opened = TrainedRun.open(self.run)
+        if self.column not in batch:
+            raise ValueError(f"the batch has no column {self.column!r}, it has {', '.join(batch)}; choose another")
+        x = self._examples(batch[self.column], self._opened)
+        rest = {name: values for name, values in batch.items() if name != self.column}
+        found: dict[str, Any] = {**rest, "embedding": embed(self._opened.model, x).numpy()}
+        if self.num_samples:
+            noise = generator_for(0, "scores", len(x))
+            bound = importance_weighted_bound(self._opened.model, x, self.num_samples, generator=noise)
+            found["log_likelihood"] = bound.log_likelihood.numpy()
+        return found
+
+    @staticmethod
+    def _examples(values: Any, run: TrainedRun) -> Tensor:
+        shape, dtype = run.data.shape, np.dtype(run.data.dtype)
+        array = np.stack([np.asarray(value) for value in values]) if isinstance(values, list) else np.asarray(values)
+        if array.dtype == object:  # rows that are arrays of their own
+            array = np.stack([np.asarray(value) for value in array])
+        array = _channels_first(array, shape) if is_picture(shape) else array
+        if array.shape[1:] != shape or (dtype == np.uint8) != (array.dtype == np.uint8):
+            raise ValueError(
+                f"examples are {array.dtype} of shape {array.shape[1:]}, the run was trained on {dtype} of shape "
+                f"{shape}; bring them to it first"
+            )
+        return as_model_input(torch.from_numpy(np.array(array, dtype=dtype)))
+
+
+def _channels_first(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    if array.ndim == 3 and shape[0] == 1:
+        return array[:, None]
+    if array.shape[1:] == (*shape[1:], shape[0]) and array.shape[1:] != shape:
+        return np.moveaxis(array, -1, 1)
+    return array

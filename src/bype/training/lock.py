@@ -1,0 +1,106 @@
+"""One writer for a run: a lock, a sign of life, and a fence against a process that has lost it without noticing."""
+
+import fcntl
+import os
+import secrets
+import socket
+import time
+from pathlib import Path
+
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_STALE_SECONDS = 60.0
+"""A holder without a sign of life for so long is hung, or on a machine that is gone."""
+_BEAT_SECONDS = 2.0
+_POLL_SECONDS = 0.2
+
+
+class LockError(RuntimeError):
+    """A run that another process holds."""
+
+
+class RunLock:
+    """The file ``lock`` of a run directory.
+
+    Whoever holds it has locked the file and written a token into it. While it lives it touches the file now and then.
+    If it stops doing so another process may put a file of its own in the place; the first one then finds another token
+    there, and must not write.
+
+    Parameters
+    ----------
+    folder
+        The run directory.
+    patience
+        How many seconds to wait for a holder that may be about to end.
+    """
+
+    def __init__(self, folder: Path, patience: float = 0.0) -> None:
+        self._path = folder / "lock"
+        self._patience = patience
+        self._token = secrets.token_hex(16)
+        self._descriptor: int | None = None
+        self._last_beat = 0.0
+
+    def acquire(self) -> None:
+        """Take the lock, or say who has it."""
+        deadline = time.monotonic() + self._patience
+        while not (self._take(self._path) or self._take_over()):
+            if time.monotonic() >= deadline:
+                raise LockError(self._holder())
+            time.sleep(_POLL_SECONDS)
+
+    def _take(self, path: Path) -> bool:
+        """Lock the file that is at ``path`` now and write the token into it; tell whether it worked."""
+        descriptor = os.open(path, _FLAGS, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_there = os.path.samestat(os.fstat(descriptor), path.stat())  # it may have been replaced meanwhile
+        except (BlockingIOError, FileNotFoundError):
+            is_there = False
+        if not is_there:
+            os.close(descriptor)
+            return False
+        text = f"process {os.getpid()} on {socket.gethostname()}, token {self._token}\n".encode()
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text, 0)
+        self._descriptor = descriptor
+        return True
+
+    def _take_over(self) -> bool:
+        """Put a file of our own in the place of one whose holder gives no sign of life."""
+        guard = os.open(self._path.with_name("lock.takeover"), _FLAGS, 0o644)
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX)  # one at a time: whoever comes second finds a holder that lives
+            if time.time() - self._path.stat().st_mtime < _STALE_SECONDS:
+                return False
+            own = self._path.with_name(f".lock.{self._token}")
+            if self._take(own):
+                own.replace(self._path)
+                return True
+            return False
+        except FileNotFoundError:
+            return False
+        finally:
+            os.close(guard)
+
+    def _holder(self) -> str:
+        try:
+            return self._path.read_text(errors="replace")[:200].split(", token")[0] or "another process"
+        except OSError:
+            return "another process"
+
+    def beat(self) -> None:
+        """Give a sign of life, not too often."""
+        now = time.monotonic()
+        if self._descriptor is not None and now - self._last_beat >= _BEAT_SECONDS:
+            self._last_beat = now
+            os.utime(self._descriptor)
+
+    def is_ours(self) -> bool:
+        """Tell whether the token in the file is still the one that was written."""
+        return self._token.encode() in self._path.read_bytes()
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

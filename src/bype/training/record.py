@@ -1,0 +1,148 @@
+"""What a training leaves behind: the run directory's files, the display, TensorBoard. One process alone writes it."""
+
+import time
+from typing import Any
+
+from bype.models.base import LatentModel
+from bype.training.board import open_board
+from bype.training.checkpoint import Checkpoint
+from bype.training.monitor import Timings, monitoring_text
+from bype.training.progress import Display
+from bype.training.randomness import generator_for
+from bype.training.run import MetricsFile, RunDirectory
+
+_MONITOR_SECONDS = 5.0
+
+
+class Record:
+    """Keeps nothing: for the processes of a run that only work."""
+
+    def newest_checkpoint(self, max_bytes: int) -> Checkpoint | None:
+        """Return the newest checkpoint that is whole."""
+        return None
+
+    def begin(self, step: int, metrics_bytes: int, steps_per_epoch: int, last_step: int) -> None:
+        """Begin, or go on after so many steps: what metrics hold after so many bytes is cut off."""
+
+    def stepped(self, step: int, timings: Timings) -> None:
+        """Count a step, and give signs of life."""
+
+    def beat(self) -> None:
+        """Give a sign of life where steps take long."""
+
+    def log(self, step: int, epoch: float, line: dict[str, Any], model: LatentModel, seed: int) -> None:
+        """Add a line of metrics."""
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Keep a checkpoint, to go on from."""
+
+    def save_best(self, checkpoint: Checkpoint) -> None:
+        """Keep the best model so far."""
+
+    def sync_metrics(self) -> int:
+        """Wait until all lines of metrics are on the disk, and return their length."""
+        return 0
+
+    def has_checkpoint(self, step: int) -> bool:
+        """Tell whether there is a checkpoint of this step."""
+        return False
+
+    def set_status(self, state: str, **details: Any) -> None:
+        """Tell the world how the run stands."""
+
+    def save_broken(self, content: dict[str, Any]) -> str:
+        """Keep what made a loss that is not finite, and return where."""
+        return ""
+
+    def close(self) -> None:
+        """Release files and the terminal."""
+
+
+class RunRecord(Record):
+    """Keeps all in a run directory, and shows how it goes.
+
+    Parameters
+    ----------
+    run
+        Held by this process.
+    display
+        Where progress is shown.
+    """
+
+    def __init__(self, run: RunDirectory, display: Display) -> None:
+        self._run = run
+        self._display = display
+        self._metrics: MetricsFile | None = None
+        self._board: Any = None
+        self._start = time.perf_counter()
+        self._monitored = 0.0
+        self._newest: tuple[int, Timings] | None = None
+
+    def newest_checkpoint(self, max_bytes: int) -> Checkpoint | None:
+        return self._run.checkpoints.load_newest(self._display.warn, max_bytes)
+
+    def begin(self, step: int, metrics_bytes: int, steps_per_epoch: int, last_step: int) -> None:
+        self._metrics = MetricsFile(self._run.folder / "metrics.jsonl", metrics_bytes)
+        self._board = open_board(self._run.subfolder("tensorboard"), step)
+        self._display.begin(steps_per_epoch, last_step, step)
+        self.set_status("running", step=step)
+
+    def stepped(self, step: int, timings: Timings) -> None:
+        self.beat()
+        self._display.step(step)
+        self._newest = step, timings
+        now = time.perf_counter()
+        if now - self._monitored >= _MONITOR_SECONDS:
+            self._monitored = now
+            self._tell_monitor()
+
+    def _tell_monitor(self) -> None:
+        if self._newest is not None:
+            self._run.write_text("monitor.prom", monitoring_text(*self._newest))
+
+    def beat(self) -> None:
+        self._run.lock.beat()
+
+    def log(self, step: int, epoch: float, line: dict[str, Any], model: LatentModel, seed: int) -> None:
+        self._run.check_fence()
+        self._open_metrics().append({"step": step, "epoch": round(epoch, 6), **line})
+        seconds = round(time.perf_counter() - self._start, 3)
+        self._run.append("timings.jsonl", {"step": step, "seconds_in_process": seconds})
+        self._display.show(step, line)
+        if self._board is not None:
+            self._board.show(step, line)
+            if "update" not in line:  # that follows a validation, and changes little to look at
+                self._board.show_pictures(step, model, generator_for(seed, "board", step))
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        self._run.checkpoints.save(checkpoint)
+        self.set_status("running", step=checkpoint.step)
+
+    def save_best(self, checkpoint: Checkpoint) -> None:
+        self._run.best.save(checkpoint)
+
+    def sync_metrics(self) -> int:
+        return self._open_metrics().sync()
+
+    def has_checkpoint(self, step: int) -> bool:
+        return step in self._run.checkpoints.steps()
+
+    def set_status(self, state: str, **details: Any) -> None:
+        self._run.set_status(state, **details)
+        self._tell_monitor()
+
+    def save_broken(self, content: dict[str, Any]) -> str:
+        self._run.write("broken.json", content)
+        return str(self._run.folder / "broken.json")
+
+    def close(self) -> None:
+        self._display.close()
+        if self._metrics is not None:
+            self._metrics.close()
+        if self._board is not None:
+            self._board.close()
+
+    def _open_metrics(self) -> MetricsFile:
+        if self._metrics is None:
+            raise RuntimeError("the record has not begun")
+        return self._metrics

@@ -1,0 +1,186 @@
+"""Several processes of which some are killed, stopped or left alone."""
+
+import json
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bype.data.order import Order
+from bype.distributed import Group
+from torchrun_process import children, finish, has_checkpoint, is_alive, started, under_torchrun, wait_until
+from training_process import command, outcome
+
+SMALL = (
+    *("--length", "6 epochs", "--warm-up", "1 epoch", "--update-every", "2 epochs", "--checkpoint-every", "3 steps"),
+    *("--batch-size", "50", "--components", "20", "--latent-dim", "4", "--hidden", "16", "--learning-rate", "0.001"),
+)
+REAL = (
+    *("--length", "5 epochs", "--warm-up", "1 epoch", "--update-every", "2 epochs", "--checkpoint-every", "7 steps"),
+    *("--update-steps", "10"),
+)
+TRACKING = ("--update", "tracking", "--live-components", "6")
+
+
+def status(run: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads((run / "status.json").read_text())
+    return found
+
+
+def newest_step(run: Path) -> int:
+    return max(int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdigit())
+
+
+def kill_some(words: list[str], run: Path, moments: list[float], generator: random.Random) -> int:
+    """Kill one of the processes at each moment, in seconds since checkpoints are being written; return how many."""
+    kills = 0
+    with started(words) as launcher:
+        for moment in moments:
+            wait_until(lambda: launcher.poll() is not None or children(launcher.pid), 60, "no process began")
+            if not has_checkpoint(run)():
+                wait_until(lambda: launcher.poll() is not None or has_checkpoint(run)(), 120, "no checkpoint")
+            time.sleep(moment)
+            if launcher.poll() is not None:
+                break
+            if alive := children(launcher.pid):
+                victim = generator.choice(alive)
+                subprocess.run(["kill", "-9", str(victim)], check=False)  # noqa: S607
+                kills += 1
+                wait_until(lambda victim=victim: victim not in children(launcher.pid), 60, "it lives on")
+        text = launcher.communicate(timeout=300)[0]
+        assert launcher.returncode == 0, text
+    return kills
+
+
+def test_a_killed_process_changes_nothing(labelled_store, tmp_path):
+    whole = command(labelled_store, tmp_path / "whole", *SMALL, *TRACKING)
+    finish(under_torchrun(2, whole))
+    broken = command(labelled_store, tmp_path / "broken", *SMALL, *TRACKING)
+    words = under_torchrun(2, broken, restarts=1)
+    assert kill_some(words, tmp_path / "broken", [0.0], random.Random(0)) == 1  # noqa: S311
+    assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")
+
+
+def test_sigterm_to_one_process_stops_all_at_one_step_and_one_process_goes_on(labelled_store, tmp_path):
+    finish(command(labelled_store, tmp_path / "whole", *SMALL))
+    run = tmp_path / "run"
+    words = command(labelled_store, run, *SMALL)
+    with started(under_torchrun(3, words)) as launcher:
+        wait_until(has_checkpoint(run), 60, "no checkpoint")
+        subprocess.run(["kill", "-TERM", str(children(launcher.pid)[-1])], check=True)  # noqa: S607
+        text = launcher.communicate(timeout=60)[0]
+    assert "stopped at step" in text, text
+    stopped = status(run)
+    assert (stopped["state"], stopped["step"]) == ("stopped", newest_step(run))
+    finish(words)
+    ours, theirs = ((tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("run", "whole"))
+    assert len(ours) == len(theirs)
+    for line, other in zip(ours, theirs, strict=True):
+        found, expected = json.loads(line), json.loads(other)
+        assert found["step"] == expected["step"]
+        for name, value in expected.get("train", {}).items():  # sums in another order drift apart, slowly
+            assert abs(found["train"][name] - value) < 1e-3 * max(1.0, abs(value))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_processes_together_see_every_position_once(size):
+    order = Order(101, seed=3)
+    for epoch in range(2):
+        seen = []
+        for start in range(0, 101, 10):
+            rows = order.rows(epoch, start, min(start + 10, 101))
+            seen += [rows[Group(rank, size).part(len(rows))] for rank in range(size)]
+        assert np.array_equal(np.concatenate(seen), order.rows(epoch, 0, 101))
+
+
+def content(run: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(path.relative_to(run)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in sorted(run.rglob("*"))
+        if path.is_file()
+    }
+
+
+def leave_orphans_and_take_over(words: list[str], run: Path, processes: int, pause: float) -> None:
+    """Kill the launcher, hold its processes, have others take over, and see what the first ones then do."""
+    before = newest_step(run) if (run / "checkpoints").exists() else -1
+    with started(under_torchrun(processes, words)) as launcher:
+        wait_until(has_checkpoint(run, before), 120, "no checkpoint")
+        time.sleep(pause)
+        orphans = children(launcher.pid)
+        assert len(orphans) == processes
+        for pid in [launcher.pid, *orphans]:  # held, so that they notice nothing until others have taken over
+            subprocess.run(["kill", "-STOP", str(pid)], check=True)  # noqa: S607
+        launcher.send_signal(signal.SIGKILL)
+        launcher.wait()
+        finish(["touch", "-d", "2 minutes ago", str(run / "lock")])
+        with started(under_torchrun(processes, words)) as successor:
+            at = newest_step(run)
+            wait_until(lambda: newest_step(run) > at or successor.poll() is not None, 120, "no takeover")
+            successor.send_signal(signal.SIGTERM)
+            successor.communicate(timeout=60)
+        after = content(run)
+        for pid in orphans:
+            subprocess.run(["kill", "-CONT", str(pid)], check=True)  # noqa: S607
+        wait_until(lambda: not any(map(is_alive, orphans)), 30, "orphans live on")
+        assert content(run) == after
+
+
+def test_orphans_write_nothing_after_a_takeover(labelled_store, tmp_path):
+    long = [*SMALL, "--length", "400 epochs"]
+    words = command(labelled_store, tmp_path / "run", *long)
+    leave_orphans_and_take_over(words, tmp_path / "run", 2, 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("rule", [(), TRACKING], ids=["psvi", "tracking"])
+def test_many_kills_of_random_processes_on_real_images(fashion_store, tmp_path, processes, rule):
+    """At least 25 in all, seven for each: bit for bit the run that nothing happened to."""
+    finish(under_torchrun(processes, command(fashion_store, tmp_path / "whole", *REAL, *rule)))
+    generator = random.Random(processes)  # noqa: S311
+    kills = trial = 0
+    while kills < 7:
+        run = tmp_path / f"broken-{trial}"
+        words = under_torchrun(processes, command(fashion_store, run, *REAL, *rule), restarts=10)
+        kills += kill_some(words, run, [generator.uniform(3, 8) for _ in range(4)], generator)
+        assert outcome(run) == outcome(tmp_path / "whole")
+        trial += 1
+    print(f"{processes} processes, {rule}: {kills} kills")  # noqa: T201
+
+
+@pytest.mark.slow
+def test_sigterm_at_many_moments_stops_all_at_one_step(fashion_store, tmp_path):
+    """Fifty times, to the launcher or to one process, at any moment: before, in and after steps."""
+    generator = random.Random(0)  # noqa: S311
+    longest = 0.0
+    for trial in range(50):
+        processes, run = generator.choice([2, 3]), tmp_path / f"run-{trial % 5}"
+        words = command(fashion_store, run, *REAL, "--length", "400 epochs")
+        with started(under_torchrun(processes, words)) as launcher:
+            wait_until(lambda many=processes: len(children(launcher.pid)) == many, 60, "no process began")
+            time.sleep(generator.uniform(4, 10))
+            victim = generator.choice([launcher.pid, *children(launcher.pid)])
+            start = time.monotonic()
+            subprocess.run(["kill", "-TERM", str(victim)], check=True)  # noqa: S607
+            text = launcher.communicate(timeout=60)[0]
+            longest = max(longest, time.monotonic() - start)
+            wait_until(lambda: not children(launcher.pid), 10, "processes live on")
+        found = status(run)
+        assert found["state"] == "stopped", text
+        assert found["step"] == newest_step(run)
+        assert f"stopped at step {found['step']}" in text, text
+    assert longest < 30
+    print(f"the longest took {longest:.1f} s")  # noqa: T201
+
+
+@pytest.mark.slow
+def test_many_launchers_are_killed_and_their_orphans_write_nothing(fashion_store, tmp_path):
+    generator = random.Random(1)  # noqa: S311
+    for trial in range(20):
+        words = command(fashion_store, tmp_path / f"run-{trial % 4}", *REAL, "--length", "400 epochs")
+        leave_orphans_and_take_over(words, tmp_path / f"run-{trial % 4}", 2, generator.uniform(0, 2))

@@ -1,0 +1,123 @@
+"""Compare several processes with one, step by step from the same state; each process does both.
+
+Started by torchrun. Prints the largest differences as JSON.
+"""
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from bype.data.store import Store
+from bype.distributed import Group, open_group
+from bype.distributions import BatchSlice
+from bype.training.config import TrainingConfig
+from bype.training.examples import StoreSource, TrainingOrder
+from bype.training.randomness import generator_for
+from bype.training.step import TrainingStep
+
+
+class Side:
+    """A model that is trained by a group of processes, and what its newest step has found."""
+
+    def __init__(self, config, split, group, dtype):
+        self.group, self.dtype, self.config, self.split = group, dtype, config, split
+        self.step = TrainingStep(config, split.shape, StoreSource(split), 10, group)
+        self.step.model.to(dtype)
+        if self.step.rule is not None:
+            self.step.rule.to(dtype)
+        self.order = TrainingOrder(split, config.seed, config.batch_size, 0)
+        self.loss, self.gradients = 0.0, []
+        apply = self.step.optimizer.step
+
+        def watched():
+            self.gradients = [gradient.clone() for gradient in self.step.optimizer.gradients()]
+            apply()
+
+        self.step.optimizer.step = watched
+
+    def batch(self, number):
+        rows = self.order.rows(number)
+        part = self.group.part(len(rows))
+        x = StoreSource(self.split).read(rows[part]).to(self.dtype)
+        noise = BatchSlice(generator_for(0, "latents", number), part.start, part.stop, len(rows))
+        return x, torch.from_numpy(rows[part]), noise, len(rows)
+
+    def take(self, number, beta=0.7):
+        x, rows, noise, count = self.batch(number)
+        total = torch.zeros(1, dtype=torch.float64)
+        outcome = self.step(
+            x,
+            rows,
+            beta,
+            num_examples=count,
+            generator=noise,
+            prior_generator=generator_for(0, "prior", number),
+        )
+        total += float(outcome.terms.loss_share(count).detach().double())
+        self.group.sum_([total])
+        self.loss = float(total)
+
+    def update(self, number):
+        x, _, noise, _ = self.batch(number)
+        return self.step.rule.step(self.step.model, x, generator=noise, group=self.group)
+
+    def state(self):
+        rule = {} if self.step.rule is None else {f"rule.{k}": v for k, v in self.step.rule.state_dict().items()}
+        return self.step.model.state_dict() | rule
+
+    def load(self, other):
+        self.step.model.load_state_dict(copy.deepcopy(other.step.model.state_dict()))
+        self.step.optimizer.load_state(copy.deepcopy(other.step.optimizer.state()))
+        if self.step.rule is not None:
+            self.step.rule.load_state_dict(copy.deepcopy(other.step.rule.state_dict()))
+
+
+def relative(ours, theirs):
+    return float((ours - theirs).norm() / theirs.norm().clamp_min(1e-12)) if theirs.numel() else 0.0
+
+
+def compare(store: Path, mode: str, num_steps: int, fields: dict[str, object], group: Group) -> dict[str, float]:
+    """Return the largest relative difference of losses and gradients, and the largest of any number at the end."""
+    config = TrainingConfig(**fields)
+    split = Store(store).split("train")
+    dtype = torch.float64 if mode == "free" else torch.float32
+    found = {"loss": 0.0, "gradient": 0.0, "state": 0.0}
+    alone, together = Side(config, split, Group(), dtype), Side(config, split, group, dtype)
+    together.load(alone)
+    for number in range(num_steps):
+        if mode == "lockstep":
+            together.load(alone)
+        alone.take(number)
+        together.take(number)
+        found["loss"] = max(found["loss"], abs(together.loss - alone.loss) / abs(alone.loss))
+        pairs = zip(together.gradients, alone.gradients, strict=True)
+        found["gradient"] = max(found["gradient"], *(relative(ours, theirs) for ours, theirs in pairs))
+    if mode == "update":
+        together.load(alone)
+        for side in (alone, together):
+            side.step.rule.start_update()
+            for number in range(10):
+                side.update(number)
+    ours, theirs = together.state(), alone.state()
+    for name, value in theirs.items():
+        if mode != "update" or "pseudocoreset" in name:
+            found["state"] = max(found["state"], float((ours[name].double() - value.double()).abs().max()))
+    digest = [float(value.double().sum()) for value in ours.values()]
+    group.require_same(json.dumps(digest).encode(), "the state")
+    return found
+
+
+def main() -> int:
+    store, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
+    with open_group() as group:
+        found = {name: compare(store, *case, group) for name, case in cases.items()}
+        if group.is_first:
+            print(json.dumps(found))  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

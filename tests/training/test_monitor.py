@@ -1,0 +1,30 @@
+"""What monitoring systems read of a run."""
+
+import pytest
+
+from bype.training.monitor import Timings, monitoring_text
+
+
+def test_processes_tell_each_other_where_their_time_went():
+    both = [Timings(rank, 2) for rank in range(2)]
+    for step in range(3):
+        for rank, timings in enumerate(both):
+            timings.add(0.25 + rank, 0.5, 1.0 + step)
+        total = sum(timings.tell() for timings in both)
+        for timings in both:
+            timings.newest.copy_(total)  # as the sum over all processes would leave it
+            timings.hear()
+    for timings in both:
+        assert timings.totals.tolist() == [[0.75, 1.5, 6.0], [3.75, 1.5, 6.0]]
+
+
+def test_the_text_is_what_an_independent_reader_understands():
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    timings = Timings(0, 2)
+    timings.totals[1, 2] = 1.5
+    families = {family.name: family for family in parser.text_string_to_metric_families(monitoring_text(12, timings))}
+    assert set(families) == {"bype_step", "bype_heartbeat_seconds", "bype_spent_seconds"}
+    assert families["bype_step"].samples[0].value == 12
+    spent = {(s.labels["rank"], s.labels["part"]): s.value for s in families["bype_spent_seconds"].samples}
+    assert len(spent) == 6
+    assert spent["1", "communication"] == 1.5
