@@ -92,6 +92,8 @@ def compare(store: Path, mode: str, num_steps: int, fields: dict[str, object], g
             together.load(alone)
         alone.take(number)
         together.take(number)
+        if not all(gradient.isfinite().all() for gradient in together.gradients):
+            raise ValueError("a gradient is not finite")
         found["loss"] = max(found["loss"], abs(together.loss - alone.loss) / abs(alone.loss))
         pairs = zip(together.gradients, alone.gradients, strict=True)
         found["gradient"] = max(found["gradient"], *(relative(ours, theirs) for ours, theirs in pairs))
@@ -102,6 +104,8 @@ def compare(store: Path, mode: str, num_steps: int, fields: dict[str, object], g
             for number in range(10):
                 side.update(number)
     ours, theirs = together.state(), alone.state()
+    if not all(value.isfinite().all() for value in ours.values()):
+        raise ValueError("a number is not finite")
     for name, value in theirs.items():
         if mode != "update" or "pseudocoreset" in name:
             found["state"] = max(found["state"], float((ours[name].double() - value.double()).abs().max()))

@@ -6,6 +6,7 @@ knows of ``torch.distributed``. What it sends are tensors and plain bytes, never
 
 import datetime
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -93,15 +94,16 @@ class Group:
             for tensor, part in zip(alike, parts, strict=True):
                 tensor.copy_(part.view_as(tensor))
 
-    def broadcast(self, content: bytes) -> bytes:
-        """Return what process 0 has."""
+    def broadcast(self, content: bytes, is_patient: bool = False) -> bytes:
+        """Return what process 0 has; be patient if it may take minutes to get there."""
         if self.size == 1:
             return content
+        channel = None if is_patient else self._channel
         length = torch.tensor([len(content)])
-        self._timed(lambda: dist.broadcast(length, 0, group=self._channel))
+        self._timed(lambda: dist.broadcast(length, 0, group=channel))
         buffer = _as_tensor(content) if self.is_first else torch.empty(int(length), dtype=torch.uint8)
         if len(buffer):
-            self._timed(lambda: dist.broadcast(buffer, 0, group=self._channel))
+            self._timed(lambda: dist.broadcast(buffer, 0, group=channel))
         return buffer.numpy().tobytes()
 
     def gather(self, content: bytes) -> list[bytes]:
@@ -116,6 +118,12 @@ class Group:
         self._timed(lambda: dist.all_gather(found, padded, group=self._channel))
         return [part[: int(length)].numpy().tobytes() for part, length in zip(found, lengths, strict=True)]
 
+    def gather_rows(self, rows: Tensor) -> Tensor:
+        """Return the rows that each process has, one below the other; all but their number must be alike."""
+        found = self.gather(rows.detach().cpu().contiguous().numpy().tobytes())
+        joined = torch.frombuffer(bytearray(b"".join(found)), dtype=rows.dtype)
+        return joined.reshape(-1, *rows.shape[1:]).to(rows.device)
+
     def require_same(self, content: bytes, what: str) -> None:
         """Stop all processes if one of them has another ``content`` than the others."""
         found = self.gather(content)
@@ -129,9 +137,15 @@ class Group:
             action()
         except RuntimeError as error:
             self.check_launcher()
-            first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise GroupError(f"process {self.rank} of {self.size} has lost the others: {first_line}") from error
+            raise GroupError(f"process {self.rank} of {self.size} has lost the others: {_cause(error)}") from error
         self.seconds += time.perf_counter() - start
+
+
+def _cause(error: Exception) -> str:
+    """Return what a collective complains of, without the places in its source and its advice."""
+    first_line = (str(error).splitlines() or [type(error).__name__])[0]
+    cause = re.sub(r"\[/\S+\] ", "", first_line).split(". This is")[0]
+    return f"{cause}; BYPE_TIMEOUT says how many seconds" if "Timed out" in cause else cause
 
 
 def _as_tensor(content: bytes) -> Tensor:
@@ -180,21 +194,27 @@ def _agree_on_round(store: Store, rank: int, size: int) -> str:
 
 
 @contextmanager
-def open_group() -> Iterator[Group]:
-    """Join the processes that ``torchrun`` started; without it, work alone."""
+def open_group(seconds: float | None = None) -> Iterator[Group]:
+    """Join the processes that ``torchrun`` started; without it, work alone.
+
+    Parameters
+    ----------
+    seconds
+        How long each may keep the others waiting; :func:`timeout_seconds` if left out.
+    """
     rank, size = place_among_processes()
     group = Group(rank, size, os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None)
     if size == 1:
         yield group
         return
-    timeout, patience = (datetime.timedelta(seconds=seconds) for seconds in (timeout_seconds(), _START_SECONDS))
+    timeout, patience = (datetime.timedelta(seconds=s) for s in (seconds or timeout_seconds(), _START_SECONDS))
     try:
         store, _, _ = next(rendezvous("env://", timeout=patience))
         fresh = PrefixStore(_agree_on_round(store, rank, size), store)
         dist.init_process_group("gloo", store=fresh, rank=rank, world_size=size, timeout=patience)
         group._channel = dist.new_group(timeout=timeout)
     except (RuntimeError, ValueError) as error:
-        raise GroupError(f"process {rank} of {size} cannot join the others: {str(error).splitlines()[0]}") from error
+        raise GroupError(f"process {rank} of {size} cannot join the others: {_cause(error)}") from error
     try:
         yield group
     finally:

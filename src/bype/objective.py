@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bype.bounded import NearbyMixture
 from bype.distributions import DiagonalNormal, Distribution, Randomness, RowRandomness
 from bype.models.base import LatentModel, Posterior
-from bype.priors.base import TrainingBatch
+from bype.priors.base import Gather, TrainingBatch
 
 _CACHED_NUMBERS = 2**19
 
@@ -77,6 +77,7 @@ class ELBO(nn.Module):
         beta: float = 1.0,
         generator: RowRandomness = None,
         prior_generator: Randomness = None,
+        gather: Gather | None = None,
     ) -> ELBOTerms:
         """Return the terms for examples (B, *data_shape), with one draw of the latents each.
 
@@ -94,6 +95,8 @@ class ELBO(nn.Module):
             For the draws of the latents; a :class:`BatchSlice` if other processes hold the rest of the batch.
         prior_generator
             For what the prior draws in a training step.
+        gather
+            Joins the rows of all processes, if others hold the rest of the batch.
         """
         if indices is not None and prior is not None:
             raise ValueError("give indices to train, or prior to evaluate, not both")
@@ -108,7 +111,7 @@ class ELBO(nn.Module):
             prior = self.model.prior_distribution() if prior is None else prior
         else:
             posterior, beside = self._encode_beside(x, self.model.prior.points_beside())
-            batch = TrainingBatch(indices, posterior.top.mean.detach(), prior_generator, beside)
+            batch = TrainingBatch(indices, posterior.top.mean.detach(), prior_generator, beside, gather)
             prior = self.model.prior_distribution(batch)
         terms, _ = _scored_draws(self.model, x, posterior, prior, 1, generator)
         return ELBOTerms(terms.reconstruction[0], {level: kl[0] for level, kl in terms.kl.items()}, beta)

@@ -112,3 +112,14 @@ def test_mistakes():
         ELBOAscent(coreset, step_size=0)
     with pytest.raises(ValueError, match="no pseudocoreset"):
         ELBOAscent(coreset).step(mlp_vae(SHAPE, GaussianPrior(3), latent_dim=3), torch.rand(2, *SHAPE))
+
+
+def test_an_update_ends_when_steps_gain_nothing_more():
+    model = make_model()
+    rule = ELBOAscent(model.prior.pseudocoreset, step_size=0.01, num_steps=1000)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(40, *SHAPE, dtype=F64, generator=generator)
+    batches = (x[torch.randint(40, (20,), generator=generator)] for _ in range(5000))
+    objectives = rule.update(model, batches, generator=generator)
+    assert 200 <= len(objectives) < 3000
+    assert sum(objectives[-100:]) / 100 > sum(objectives[:20]) / 20

@@ -133,16 +133,26 @@ def test_the_pull_is_the_curvature_of_the_steps_that_a_point_missed():
 def test_a_point_takes_a_share_of_its_own_reconstruction():
     models = [small_model(num_live=2) for _ in range(2)]
     moved = []
-    for model, share in zip(models, (0.0, 0.25), strict=True):
+    for model, rate in zip(models, (0.0, 0.25 / 12), strict=True):  # three turns, four rounds
         model.decoder.weight.data.uniform_(0, 0.1, generator=torch.Generator().manual_seed(2))
         terms = training_terms(model, examples())
-        rule = Tracking(model, step_size=1e-3, decoded_share=share)
+        rule = Tracking(model, step_size=1e-4, decoded_rate=rate)
         reconstruction = model.likelihood.mean(model.decoder(model.prior.last.means)).detach()
         (terms.loss + rule.pull(1.0)).backward()
         rule.step(1.0, len(examples()))
         moved.append(model.prior.pseudocoreset.points[:2].clone())
     expected = (0.75 * moved[0] + 0.25 * reconstruction).clamp(0, 1)
     torch.testing.assert_close(moved[1], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("num_live", "num_turns"), [(1, 5), (2, 3), (5, 1)])
+def test_points_move_as_far_in_as_many_steps_however_many_are_live(num_live, num_turns):
+    model = small_model(num_live=num_live)
+    rule = Tracking(model, step_size=1e-4, decoded_rate=0.0)
+    model.prior.pseudocoreset.assign(torch.full((5, 6), 0.5, dtype=F64), model.prior.pseudocoreset.weights)
+    follow(model, rule, examples())
+    moved = (model.prior.pseudocoreset.points[:num_live] - 0.5).abs()
+    torch.testing.assert_close(moved, torch.full_like(moved, 4e-4 * num_turns), rtol=1e-3, atol=0)  # Adam's first step
 
 
 def test_other_priors_have_no_targets():
@@ -225,7 +235,7 @@ def test_on_a_network_at_rest_it_comes_near_to_the_best_mixture():
         z = model.encode(x).sample(generator=generator)
         start = float(model.prior_distribution().log_prob(z).mean())
     best = best_log_density(z, 6, model.prior.log_variance.detach())
-    rule = Tracking(model, step_size=0.01, decoded_share=0.0)  # the decoder was never trained
+    rule = Tracking(model, step_size=8e-4, decoded_rate=0.0)  # the decoder was never trained
     for seed in range(1500):
         rows = torch.randint(600, (50,), generator=generator)
         follow(model, rule, x[rows], seed=seed)

@@ -16,6 +16,8 @@ RULES = {
     "psvi": {"update": "psvi"},
     "joint": {"update": "joint"},
     "tracking": {"update": "tracking", "live_components": 3},
+    "tracking, near": {"update": "tracking", "live_components": 3, "neighbours": 2},
+    "exemplar, nearest": {"prior": "exemplar", "neighbours": 3},
 }
 UPDATES = {"psvi": {"update": "psvi"}, "elbo": {"update": "elbo"}}
 
@@ -39,7 +41,7 @@ def check(found: dict[str, dict[str, float]]) -> None:
 
 
 def test_steps_and_updates_of_three_processes_are_those_of_one(labelled_store):
-    cases = {name: ("lockstep", 12, TINY | RULES[name]) for name in ("hvae", "exemplar", "tracking")}
+    cases = {name: ("lockstep", 12, TINY | RULES[name]) for name in RULES}
     cases |= {f"update {name}": ("update", 3, TINY | fields) for name, fields in UPDATES.items()}
     found = differences(labelled_store, 3, cases)
     check(found)
@@ -56,7 +58,7 @@ def test_two_hundred_steps_on_real_images_one_by_one(fashion_store, processes):
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 3])
 def test_fifty_steps_in_double_precision_stay_together(fashion_store, processes):
-    rules = {name: fields for name, fields in RULES.items() if name != "exemplar"}  # it reads exemplars in float32
+    rules = {name: fields for name, fields in RULES.items() if "exemplar" not in name}  # it reads exemplars in float32
     for values in differences(fashion_store, processes, {n: ("free", 50, f) for n, f in rules.items()}).values():
         assert values["loss"] < 1e-8
         assert values["state"] < 1e-8

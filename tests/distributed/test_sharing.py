@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from bype.data.prepare import prepare
 from small_runs import small_run
@@ -48,14 +49,20 @@ def test_an_evaluation_by_three_processes_finds_what_one_finds(trained_bype, tmp
     compare_evaluations(trained_bype, tmp_path, (1, 3), "--samples", "20")
 
 
-def test_an_embedding_by_three_processes_is_that_of_one(trained_bype, tmp_path):
-    words = ["-m", "bype", "embed", str(trained_bype), "--split", "train", "--out"]
+def test_an_embedding_by_three_processes_is_that_of_one(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(70_000, 3)).astype(np.float32)  # five parts
+    np.save(tmp_path / "x.npy", rows)
+    prepare(tmp_path / "x.npy", tmp_path / "store", validation=0, test=0)
+    run = small_run(tmp_path / "run", tmp_path / "store", likelihood="learned-gaussian", length="5 steps")
+    words = ["-m", "bype", "embed", str(run), "--split", "train", "--out"]
     finish([sys.executable, *words, str(tmp_path / "one")])
     text = finish(torchrun(3, *words, str(tmp_path / "three")))
-    assert "465 latent means" in text
-    assert json.loads((tmp_path / "three" / "complete.json").read_text()) == {"parts": 1, "rows": 465}
-    ours, theirs = (np.load(tmp_path / name / "part-000000.npz") for name in ("three", "one"))
-    assert np.array_equal(ours["means"], theirs["means"])
+    assert "70,000 latent means" in text
+    assert json.loads((tmp_path / "three" / "complete.json").read_text()) == {"parts": 5, "rows": 70_000}
+    for number in range(5):
+        ours, theirs = (np.load(tmp_path / name / f"part-{number:06d}.npz") for name in ("three", "one"))
+        assert np.array_equal(ours["ids"], theirs["ids"])
+        np.testing.assert_allclose(ours["means"], theirs["means"], atol=1e-6)
 
 
 @pytest.mark.slow
@@ -111,6 +118,7 @@ def test_a_million_rows_by_four_workers_that_are_killed_ten_times(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # theirs
 def test_ray_and_datasets_give_the_same_values(trained_bype, labelled_store):
     """Needs what no other test does: pip install 'ray[data]' datasets."""
     pytest.importorskip("ray")
@@ -132,6 +140,7 @@ def test_ray_and_datasets_give_the_same_values(trained_bype, labelled_store):
     finally:
         ray.shutdown()
     np.testing.assert_allclose(np.stack([row["embedding"] for row in found]), expected, atol=1e-6)
-    table = datasets.Dataset.from_dict({"image": list(images)}).with_format("numpy")
-    mapped = table.map(Embedder(trained_bype), batched=True, batch_size=20, remove_columns=["image"])
-    np.testing.assert_allclose(np.asarray(mapped["embedding"]), expected, atol=1e-6)
+    pictures = datasets.Dataset.from_dict({"image": [Image.fromarray(image[0]) for image in images]})
+    for table in (pictures, datasets.Dataset.from_dict({"image": list(images)}).with_format("numpy")):
+        mapped = table.map(Embedder(trained_bype), batched=True, batch_size=20, remove_columns=["image"])
+        np.testing.assert_allclose(np.asarray(mapped["embedding"]), expected, atol=1e-6)

@@ -71,7 +71,15 @@ def test_one_callable_embeds_batches_in_whatever_form_they_come(bype_run):
     expected = embed(run.model, StoreSource(split).read(np.arange(9))).numpy()
     rows = np.empty(9, dtype=object)
     rows[:] = list(raw)
-    forms = [raw, raw[:, 0], np.moveaxis(raw, 1, -1), [Image.fromarray(image[0]) for image in raw], list(raw), rows]
+    forms = [
+        raw,
+        raw[:, 0],
+        np.moveaxis(raw, 1, -1),
+        [Image.fromarray(image[0]) for image in raw],
+        list(raw),
+        rows,
+        raw.astype(int),
+    ]
     for images in forms:
         found = Embedder(bype_run, num_samples=2)({"image": images, "id": np.arange(9)})
         assert set(found) == {"id", "embedding", "log_likelihood"}

@@ -260,15 +260,14 @@ BROKEN_WHEN_CONTINUED: dict[str, Callable[[Path], Any]] = {
     "step of text": state(lambda s: s.update(step="one")),
     "negative metrics": state(lambda s: s.update(metrics_bytes=-5)),
     "metrics without end": state(lambda s: s.update(metrics_bytes=2**60)),
-    "sums of text": state(lambda s: s.update(sums={"kl_z": "1"})),
-    "sums of a list": state(lambda s: s.update(sums=[1])),
+    "sums of text": state(lambda s: s.update(shares=[[1, {"kl_z": "1"}]])),
+    "sums of a list": state(lambda s: s.update(shares=[1])),
     "unknown state": state(lambda s: s.update(run="me")),
     "linked checkpoints": linked("checkpoints"),
     "linked best": linked("best"),
     "linked metrics": linked("metrics.jsonl"),
     "linked timings": linked("timings.jsonl"),
     "linked lock": linked("lock"),
-    "linked partial": linked(".status.json.partial"),
     "linked board": linked("tensorboard"),
 }
 

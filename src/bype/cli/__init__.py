@@ -1,7 +1,9 @@
 """The command line: parse, call, print. Each command imports what it needs when it runs, so that help is quick."""
 
+import faulthandler
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -51,12 +53,14 @@ def _usage() -> str:
 
 
 def _guarded(module: str, function: str, words: list[str]) -> int:
-    """Run a command; what went wrong becomes one line."""
+    """Run a command; what went wrong becomes one line. SIGUSR1 shows what every thread is doing."""
+    faulthandler.register(signal.SIGUSR1, file=2)
     try:
         code: int = getattr(importlib.import_module(f"bype.cli.{module}"), function)(words)
         return code
     except _errors() as error:
-        print(f"bype: {error}", file=sys.stderr)
+        for line in (error, *getattr(error, "__notes__", ())):
+            print(f"bype: {line}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from bype.evaluation.records import Estimate, Evaluation
 
 
+_LONGEST_BLOCK = 6 * 3600.0
+"""Seconds for which processes wait for each other: a block of images may take many minutes with a large network."""
+
+
 @dataclass(frozen=True)
 class _Evaluate:
     run: tyro.conf.Positional[Path]
@@ -40,7 +44,7 @@ def evaluate(words: list[str]) -> int:
     """Measure a run on a split."""
     options = parse(_Evaluate, words, "bype evaluate", "Measure a run; interrupted, the same command goes on.")
     from bype.console import progress_bar
-    from bype.distributed import open_group
+    from bype.distributed import open_group, place_among_processes
     from bype.evaluation.density import DensityOptions
     from bype.evaluation.evaluate import assist, default_split
     from bype.evaluation.evaluate import evaluate as measure
@@ -49,13 +53,13 @@ def evaluate(words: list[str]) -> int:
     if options.samples < 0 or options.rows < 1 or (options.images is not None and options.images < 1):
         raise UsageError("--samples must not be negative, --images and --rows at least 1")
     run = TrainedRun.open(options.run, options.data)
-    if not os.access(options.run, os.W_OK):
+    if place_among_processes()[0] == 0 and not os.access(options.run, os.W_OK):
         raise UsageError(f"cannot write to {options.run}, where the results go; copy the run to a place of your own")
     density = None
     if options.samples:
         density = DensityOptions(options.samples, options.images, options.rows, options.precision, options.seed)
     split = options.split or default_split(run.store(options.data))
-    with open_group() as group:
+    with open_group(_LONGEST_BLOCK) as group:
         if not group.is_first:
             if density is not None:
                 assist(run, split, options.data, density, group)

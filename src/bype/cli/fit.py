@@ -1,6 +1,7 @@
 """From what a user has to a page, in one go."""
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,8 @@ def fit(words: list[str]) -> int:
     options = parse(_Fit, words, "bype fit", "Prepare, train, evaluate and report; interrupted, it goes on.")
     if options.minutes <= 0:
         raise UsageError("--minutes must be positive")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("bype fit is for one process; under torchrun use bype data prepare, train and evaluate")
     from bype.console import progress_bar
     from bype.data.files import write_atomic
     from bype.evaluation.density import DensityOptions

@@ -3,7 +3,8 @@
 Shape letters: ``M`` pseudo-points, ``B`` examples, ``D`` latent dimensions.
 """
 
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,9 @@ from bype.mixtures import NormalMixture
 from bype.models.base import LatentModel
 from bype.priors.base import encode_points
 from bype.priors.pseudocoreset import Pseudocoreset
+
+_WINDOW = 100
+"""Steps whose mean is compared with that of as many before."""
 
 
 class ELBOAscent(nn.Module):
@@ -71,9 +75,34 @@ class ELBOAscent(nn.Module):
         self.square.zero_()
 
     def update(self, model: LatentModel, batches: Iterable[Tensor], *, generator: Randomness = None) -> list[float]:
-        """Take a step for each batch of training examples, and return the mean of log p(z) before each."""
+        """Take a step for each batch of training examples, until they gain nothing, and return log p(z) before each."""
         self.start_update()
-        return [self.step(model, x, generator=generator) for x in batches]
+        objectives: list[float] = []
+        for x in batches:
+            objectives.append(self.step(model, x, generator=generator))
+            if self.has_settled(objectives):
+                break
+        return objectives
+
+    @staticmethod
+    def has_settled(objectives: Sequence[float]) -> bool:
+        """Tell whether the newest steps gained less than the noise of batches, so that an update may end.
+
+        The mean over the newest steps is compared with that over as many before; looked at only now and then, since a
+        look at every step would stop at the first unlucky one.
+
+        Examples
+        --------
+        >>> ELBOAscent.has_settled([0.01 * step for step in range(200)])
+        False
+        >>> ELBOAscent.has_settled([step % 2 for step in range(200)])
+        True
+        """
+        if len(objectives) < 2 * _WINDOW or len(objectives) % _WINDOW:
+            return False
+        before, newest = objectives[-2 * _WINDOW : -_WINDOW], objectives[-_WINDOW:]
+        noise = ((statistics.variance(before) + statistics.variance(newest)) / _WINDOW) ** 0.5
+        return bool(statistics.mean(newest) - statistics.mean(before) < noise)
 
     def step(
         self, model: LatentModel, x: Tensor, *, generator: RowRandomness = None, group: Group | None = None

@@ -36,13 +36,13 @@ class Tracking(nn.Module):
     model
         With a :class:`~bype.priors.TrackedPseudocoresetPrior`, which will be moved.
     step_size
-        Of Adam on the points.
+        Of Adam on the points, for each training step: a point that moves once in 128 steps moves 128 times as far.
     target_step_size
         Of Adam on the targets, in latent units.
     memory
         Weights are an average over about so many examples for each component.
-    decoded_share
-        How much of its own reconstruction enters a point when it moves.
+    decoded_rate
+        How much of its own reconstruction enters a point, for each training step.
     """
 
     num_target_steps: Tensor
@@ -55,20 +55,20 @@ class Tracking(nn.Module):
     def __init__(
         self,
         model: LatentModel,
-        step_size: float = 0.01,
+        step_size: float = 1e-4,
         target_step_size: float = 0.02,
         memory: float = 20.0,
-        decoded_share: float = 0.1,
+        decoded_rate: float = 2.5e-4,
     ) -> None:
         super().__init__()
-        if not (step_size > 0 and target_step_size > 0 and memory > 0 and 0 <= decoded_share <= 1):
-            raise ValueError("step sizes and memory must be positive, decoded_share between 0 and 1")
+        if not (step_size > 0 and target_step_size > 0 and memory > 0 and 0 <= decoded_rate <= 1):
+            raise ValueError("step sizes and memory must be positive, decoded_rate between 0 and 1")
         self._models = [model]  # in a list, since it is no part of this module and saved elsewhere
         prior = self._prior()
         self.step_size = step_size
         self.target_step_size = target_step_size
         self.memory = memory
-        self.decoded_share = decoded_share
+        self.decoded_rate = decoded_rate
         for name in ("num_target_steps", "num_point_steps"):
             self.register_buffer(name, prior.targets.new_zeros(len(prior.targets), 1))
         for name, like in (("target", prior.targets), ("point", prior.pseudocoreset.points.flatten(1))):
@@ -148,9 +148,11 @@ class Tracking(nn.Module):
         self.num_point_steps[rows] += 1
         mean, square = self.point_mean[rows], self.point_square[rows]  # views: they are changed in place
         average_(mean, square, gradient.flatten(1))
-        moved = direction(mean, square, self.num_point_steps[rows], _EPSILON).mul_(self.step_size)
+        num_steps = prior.steps_between_moves
+        moved = direction(mean, square, self.num_point_steps[rows], _EPSILON).mul_(self.step_size * num_steps)
         points = last.points - moved.reshape(last.points.shape)
-        prior.pseudocoreset.move(rows, torch.lerp(points, self._decoded(last.places), self.decoded_share))
+        share = min(1.0, self.decoded_rate * num_steps)
+        prior.pseudocoreset.move(rows, torch.lerp(points, self._decoded(last.places), share))
 
     def _decoded(self, latents: Tensor) -> Tensor:
         (model,) = self._models

@@ -2,6 +2,8 @@
 
 import json
 import os
+import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +52,25 @@ def write_synced(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Replace a file in one step: a reader sees the old content or the new one, whatever happens."""
-    partial = path.with_name(f".{path.name}.partial")
-    write_synced(partial, content)
-    partial.replace(path)
+def write_atomic(path: Path, content: bytes, before_replace: Callable[[], None] = lambda: None) -> None:
+    """Replace a file in one step: a reader sees the old content or the new one, whatever happens.
+
+    Several processes may do so at once; each has a partial file of its own.
+
+    Parameters
+    ----------
+    path, content
+        What to write.
+    before_replace
+        Called when all is written and not yet in its place; an error leaves it out.
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        write_synced(partial, content)
+        before_replace()
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 

@@ -99,6 +99,8 @@ def measure_density(
         The processes that share the work; each makes this call, the first one keeps the journal.
     """
     group = group or Group()
+    told = json.dumps(identity | asdict(options), sort_keys=True)
+    group.require_same(told.encode(), "the model, the data or the way to measure")
     rows = spread_rows(len(source), options.num_images or len(source))
     num_images = len(rows)
     keep_freed_memory()
@@ -115,6 +117,7 @@ def measure_density(
         blocks = {entry["first"]: entry for entry in json.loads(group.broadcast(json.dumps(whole).encode()))}
         missing = [first for first in counts if first not in blocks]
         for at in range(0, len(missing), group.size):  # a block for each process, then all tell
+            group.check_launcher()
             own = [
                 _measure_block(scorer, first, first + counts[first], options.precision)
                 for first in missing[at + group.rank : at + group.rank + 1]
@@ -126,7 +129,7 @@ def measure_density(
                         journal.write(entry)
             report(sum(entry["count"] for entry in blocks.values()), num_images)
         difference = None
-        if options.precision != "float32":
+        if options.precision != "float32" and group.is_first:
             difference = _precision_difference(scorer, min(_COMPARED_IMAGES, num_images), options.precision)
         return _summary(model, [blocks[first] for first in counts], options, difference)
 

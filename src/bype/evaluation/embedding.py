@@ -1,7 +1,6 @@
 """Latent means and scores of a whole split, in parts that do not know of each other, for data that fit in no memory."""
 
 import io
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bype.data.files import FileError, read_json, sync_folder, to_json, write_synced
+from bype.data.files import FileError, read_json, to_json, write_atomic
 from bype.data.sources.base import require_extra
 from bype.data.store import Split
 from bype.distributions import Distribution
@@ -117,11 +116,11 @@ def embed_split(
     for done, part in enumerate(own, start=1):
         if not paths[part].exists():
             ids = np.arange(part * PART_ROWS, min((part + 1) * PART_ROWS, len(split)), dtype=np.int64)
-            _publish(paths[part], _part(run, split, ids, options, prior))
+            write_atomic(paths[part], _part(run, split, ids, options, prior))
         report(min(done * PART_ROWS, len(split)), min(len(own) * PART_ROWS, len(split)))
     num_done = sum(path.exists() for path in paths)
     if num_done == len(paths):
-        _publish(out / "complete.json", to_json({"parts": len(paths), "rows": len(split)}))
+        write_atomic(out / "complete.json", to_json({"parts": len(paths), "rows": len(split)}))
         _tidy(out)
     return Embedded(len(paths), num_done)
 
@@ -166,17 +165,6 @@ def _parquet(content: dict[str, NDArray[Any]]) -> bytes:
     return buffer.getvalue()
 
 
-def _publish(path: Path, content: bytes) -> None:
-    """Put a file in its place in one step. Two workers may do so at once, with a file of their own each."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.partial")
-    try:
-        write_synced(partial, content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
 def _tidy(out: Path) -> None:
     """Remove what killed workers left half written."""
     for left in out.glob(".*.partial"):
@@ -193,6 +181,6 @@ def _settle(out: Path, identity: dict[str, Any]) -> None:
                 raise FileError(f"{out} is not empty and holds no embedding; choose another --out")
         else:
             out.mkdir(parents=True, exist_ok=True)
-            _publish(path, to_json(identity))
+            write_atomic(path, to_json(identity))
     if read_json(path) != identity:
         raise FileError(f"{out} holds the embedding of another model or other data; choose another --out")

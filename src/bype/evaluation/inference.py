@@ -71,6 +71,8 @@ class Embedder:
         array = np.stack([np.asarray(value) for value in values]) if isinstance(values, list) else np.asarray(values)
         if array.dtype == object:  # rows that are arrays of their own
             array = np.stack([np.asarray(value) for value in array])
+        if dtype == np.uint8 and array.dtype.kind in "iu" and array.size and array.min() >= 0 and array.max() <= 255:
+            array = array.astype(np.uint8)  # bytes that went through lists come back as larger integers
         array = _channels_first(array, shape) if is_picture(shape) else array
         if array.shape[1:] != shape or (dtype == np.uint8) != (array.dtype == np.uint8):
             raise ValueError(

@@ -1,5 +1,6 @@
 """A journal of a long computation: what is in it need not be computed again."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -7,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bype.data.files import WRITE_FLAGS
+from bype.data.files import WRITE_FLAGS, FileError
 
 _MAX_LINE_BYTES = 2**22
 _MAX_BYTES = 2**30
@@ -33,8 +34,13 @@ class Journal:
     def __init__(self, path: Path, identity: dict[str, Any]) -> None:
         self._path = path
         self.entries: list[dict[str, Any]] = []
-        whole = self._read(identity)
         self._file = os.fdopen(os.open(path, WRITE_FLAGS, 0o644), "wb")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise FileError(f"another process is measuring this; it keeps {path}") from None
+        whole = self._read(identity)
         self._file.truncate(whole)
         self._file.seek(whole)
         if whole == 0:

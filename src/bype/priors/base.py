@@ -14,6 +14,9 @@ from bype.distributions import DiagonalNormal, Distribution, Randomness
 Encode = Callable[[Tensor], DiagonalNormal]
 """The model's encoder, q(z | x) for a batch of examples; for two levels, the top one."""
 
+Gather = Callable[[Tensor], Tensor]
+"""Returns the rows of all processes that share a batch, in order."""
+
 _CHUNK_ROWS = 512
 """How many examples are encoded at once; the activations of more are not held together."""
 
@@ -71,12 +74,23 @@ class TrainingBatch:
         For what the prior draws at random in this step.
     beside
         Where the encoder puts what :meth:`Prior.points_beside` returned, with gradient.
+    gather
+        Joins the rows that each process has, if other processes hold the rest of the batch.
     """
 
     indices: Tensor
     means: Tensor
     generator: Randomness = None
     beside: DiagonalNormal | None = None
+    gather: Gather | None = None
+
+    def whole_indices(self) -> Tensor:
+        """Return the indices of the whole batch, for choices that all processes must make alike."""
+        return self.indices if self.gather is None else self.gather(self.indices)
+
+    def whole_means(self) -> Tensor:
+        """Return the means of the whole batch."""
+        return self.means if self.gather is None else self.gather(self.means)
 
 
 class Prior(nn.Module, ABC):

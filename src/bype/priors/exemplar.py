@@ -113,8 +113,9 @@ class NearestExemplarPrior(ExemplarPrior):
     def _nearest(self, candidates: Tensor, batch: TrainingBatch) -> Tensor:
         """Return the positions in ``candidates`` that are among the nearest to some example of the batch."""
         device = self.cache.device
-        distance_BC = torch.cdist(batch.means.to(device), self.cache[candidates])
-        distance_BC[batch.indices[:, None].to(device) == candidates.to(device)] = torch.inf
+        indices, means = batch.whole_indices(), batch.whole_means()
+        distance_BC = torch.cdist(means.to(device), self.cache[candidates])
+        distance_BC[indices[:, None].to(device) == candidates.to(device)] = torch.inf
         count = min(self.num_neighbours, len(candidates))
         nearest: Tensor = torch.unique(distance_BC.topk(count, largest=False).indices)
         return nearest.cpu()

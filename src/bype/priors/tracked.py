@@ -103,7 +103,7 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
         """End the newest training step: targets of live points begin anew where these are; others have their turn."""
         last = self.newest_step()
         self.targets[last.rows] = last.places
-        self.turn.copy_((self.turn.clamp_min(0) + 1) % (_ROUNDS * self.num_turns))
+        self.turn.copy_((self.turn.clamp_min(0) + 1) % self.steps_between_moves)
         self.last = None
         if self.index is not None:
             self.index_age += 1
@@ -115,6 +115,11 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
     def num_turns(self) -> int:
         """How many training steps it takes until a point is live again."""
         return -(-len(self.targets) // self.num_live)
+
+    @property
+    def steps_between_moves(self) -> int:
+        """How many training steps it takes until a point moves again."""
+        return _ROUNDS * self.num_turns
 
     def points_beside(self) -> Tensor | None:
         """Return the points whose turn it is."""
@@ -153,7 +158,7 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
         """Return the components that count, in order, and the place of the first live one among them."""
         if self.index is None:
             return slice(None), rows.start
-        near = self.index.nearest(batch.means, self.targets, self.num_near).flatten()
+        near = self.index.nearest(batch.whole_means(), self.targets, self.num_near).flatten()
         live = torch.arange(rows.start, rows.stop, device=near.device)
         members = torch.unique(torch.cat([near, live]))
         return members, int(torch.searchsorted(members, rows.start))

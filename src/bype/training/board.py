@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bype.distributions import Distribution
 from bype.models.base import LatentModel
 from bype.pictures import grid, is_picture, to_bytes
 from bype.priors import PseudocoresetPrior
@@ -39,11 +40,10 @@ class Board:
                     self._writer.add_scalar(f"{part}/{name}", value, step)
 
     @torch.no_grad()
-    def show_pictures(self, step: int, model: LatentModel, generator: torch.Generator) -> None:
+    def show_pictures(self, step: int, model: LatentModel, prior: Distribution, generator: torch.Generator) -> None:
         """Add pictures of the model as it is."""
         if not is_picture(model.data_shape):
             return
-        prior = model.prior_distribution()
         output = model.decode(prior.sample((_NUM_PICTURES,), generator=generator), at_mean=True)
         self._add("samples", step, model.unflatten(model.likelihood.mean(output)))
         if isinstance(model.prior, PseudocoresetPrior):

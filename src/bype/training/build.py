@@ -32,7 +32,7 @@ from bype.priors import (
 from bype.training.config import ConfigError, TrainingConfig
 from bype.training.randomness import generator_for
 
-_STEP_SIZES = {"psvi": 0.1, "tracking": 0.01, "elbo": 0.01}
+_STEP_SIZES = {"psvi": 0.1, "tracking": 1e-4, "elbo": 0.01}
 """Of each rule that takes steps of its own, unless the config says another."""
 
 

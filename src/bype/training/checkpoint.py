@@ -101,7 +101,10 @@ class CheckpointFolder:
             ) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)  # if it is still there; on a full disk, others need the room
-        for step in self.steps()[self._keep :]:
+        self._before_commit()
+        # Newer ones could not be used, or the run would have gone on from them.
+        older = [step for step in self.steps() if step <= checkpoint.step]
+        for step in set(self.steps()) - set(older[: self._keep]):
             shutil.rmtree(self.folder / str(step), ignore_errors=True)
         for left in self.folder.glob(".*.partial"):
             shutil.rmtree(left, ignore_errors=True)

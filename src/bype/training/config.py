@@ -95,7 +95,7 @@ class TrainingConfig:
     update_steps: int = advanced(0, "batches in an update; 0 for a pass over the training split")
     update_batch: int = advanced(0, "examples in a batch of an update; 0 for as many as in a training step")
     update_step_size: float = advanced(
-        0.0, "of an update; 0 for 0.1 with psvi (the paper takes the better of 0.1 and 0.5), else 0.01"
+        0.0, "0 for the rule's own: psvi 0.1 (the paper takes the better of 0.1 and 0.5), elbo 0.01, tracking 0.0001"
     )
     update_optimiser: Literal["adam", "plain"] = advanced(
         "adam", "steps of an update as the authors ran it, or as printed"

@@ -7,9 +7,12 @@ import socket
 import time
 from pathlib import Path
 
+from bype.distributed import timeout_seconds
+
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _STALE_SECONDS = 60.0
-"""A holder without a sign of life for so long is hung, or on a machine that is gone."""
+"""A holder without a sign of life for so long is hung, or on a machine that is gone; or twice as long as it would wait
+for other processes, if that is more."""
 _BEAT_SECONDS = 2.0
 _POLL_SECONDS = 0.2
 
@@ -43,10 +46,20 @@ class RunLock:
     def acquire(self) -> None:
         """Take the lock, or say who has it."""
         deadline = time.monotonic() + self._patience
-        while not (self._take(self._path) or self._take_over()):
+        while not self._try():
             if time.monotonic() >= deadline:
                 raise LockError(self._holder())
             time.sleep(_POLL_SECONDS)
+
+    def _try(self) -> bool:
+        """Take the lock if it is free or its holder gives no sign of life; one process at a time tries."""
+        guard = os.open(self._path.with_name("lock.guard"), _FLAGS, 0o644)
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            os.utime(guard)  # by the clock that also dates the holder's signs of life
+            return self._take(self._path) or self._take_over(os.fstat(guard).st_mtime)
+        finally:
+            os.close(guard)
 
     def _take(self, path: Path) -> bool:
         """Lock the file that is at ``path`` now and write the token into it; tell whether it worked."""
@@ -65,22 +78,15 @@ class RunLock:
         self._descriptor = descriptor
         return True
 
-    def _take_over(self) -> bool:
+    def _take_over(self, now: float) -> bool:
         """Put a file of our own in the place of one whose holder gives no sign of life."""
-        guard = os.open(self._path.with_name("lock.takeover"), _FLAGS, 0o644)
-        try:
-            fcntl.flock(guard, fcntl.LOCK_EX)  # one at a time: whoever comes second finds a holder that lives
-            if time.time() - self._path.stat().st_mtime < _STALE_SECONDS:
-                return False
-            own = self._path.with_name(f".lock.{self._token}")
-            if self._take(own):
-                own.replace(self._path)
-                return True
+        if now - self._path.stat().st_mtime < max(_STALE_SECONDS, 2 * timeout_seconds()):
             return False
-        except FileNotFoundError:
+        own = self._path.with_name(f".lock.{self._token}")
+        if not self._take(own):
             return False
-        finally:
-            os.close(guard)
+        own.replace(self._path)
+        return True
 
     def _holder(self) -> str:
         try:

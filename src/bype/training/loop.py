@@ -1,16 +1,13 @@
 """The training loop: alternating optimisation of the network and the pseudocoreset (Algorithm 2)."""
 
-import faulthandler
 import hashlib
 import json
 import math
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -21,7 +18,7 @@ from bype.coreset import PSVI, ELBOAscent
 from bype.data.order import Rows, derive_key
 from bype.data.store import Split, Store
 from bype.distributed import Group, timeout_seconds
-from bype.distributions import BatchSlice
+from bype.distributions import BatchSlice, Distribution
 from bype.objective import ELBOTerms, kl_weight
 from bype.training.checkpoint import Checkpoint, CheckpointError
 from bype.training.config import Span, TrainingConfig
@@ -33,6 +30,7 @@ from bype.training.randomness import generator_for
 from bype.training.record import Record, RunRecord
 from bype.training.rows import encode_rows, spread_rows
 from bype.training.run import RunDirectory, RunError
+from bype.training.signals import StopRequest
 from bype.training.state import TrainingState, named_sums
 from bype.training.step import TrainingStep
 
@@ -80,19 +78,22 @@ def train(
     asked = json.dumps([config.to_fields(), identity.fingerprint], sort_keys=True)
     group.require_same(asked.encode(), "the config or the data")
     patience = 0.0 if group.launcher is None else timeout_seconds() + _LOCK_PATIENCE
-    with RunDirectory(out, patience) if group.is_first else nullcontext() as run, ExitStack() as at_end:
+    with ExitStack() as at_end:
+        run = at_end.enter_context(RunDirectory(out, patience)) if group.is_first else None
         record = Record()
         if run is not None:
             run.settle_config(config, identity)
             run.describe_machine(identity, torch.get_num_threads(), group.size)
             record = RunRecord(run, display or Display())
         at_end.callback(record.close)
-        trainer = Trainer(config, store, record, group)
+        trainer = None
         try:
+            trainer = Trainer(config, store, record, group)
             outcome = trainer.run()
         except BaseException as error:
+            step = trainer.state.step if trainer else None
             try:
-                record.set_status("failed", step=trainer.state.step, error=f"{type(error).__name__}: {error}")
+                record.set_status("failed", step=step, error=f"{type(error).__name__}: {error}")
             except (OSError, RunError) as second:  # a full disk, or a run that is another's by now
                 error.add_note(f"the status could not be written: {second}")
             raise
@@ -110,8 +111,9 @@ class Trainer:
         self._config = config
         self._record = record
         self._group = group or Group()
+        self._stop = StopRequest()
         train_split = store.split("train")
-        self._source = StoreSource(train_split)
+        self._source = _LivelySource(train_split, record)
         self._validation = store.split("validation") if "validation" in store.manifest.splits else None
         self._order = TrainingOrder(train_split, config.seed, config.batch_size, config.window_blocks)
         update_seed, update_batch = derive_key(config.seed, "update order"), config.update_batch or config.batch_size
@@ -120,12 +122,9 @@ class Trainer:
         self._step = TrainingStep(config, train_split.shape, self._source, self._update_steps, self._group)
         self.model, self._rule = self._step.model, self._step.rule
         self.state = TrainingState()
+        self._saved_step: int | None = None
         self._restore()
         self._timings = Timings(self._group.rank, self._group.size)
-        self._stop_signal: int | None = None
-        self._record.begin(
-            self.state.step, self.state.metrics_bytes, self._order.steps_per_epoch, self._steps(config.length)
-        )
 
     def _steps(self, span: str) -> int:
         return Span.parse(span).in_steps(self._order.steps_per_epoch)
@@ -135,22 +134,17 @@ class Trainer:
 
     def run(self) -> Outcome:
         """Train to the end, or until a signal asks one of the processes to stop."""
-        last_step = self._steps(self._config.length)
-        with _signals(self._ask_to_stop):
+        last_step, steps_per_epoch = self._steps(self._config.length), self._order.steps_per_epoch
+        with self._stop.listening():
+            self._record.begin(self.state.step, self.state.metrics_bytes, steps_per_epoch, last_step)
             while self.state.step < last_step and not self._is_patience_over():
                 shall_stop = self._train_step()
                 self._after_step()
                 if shall_stop:
                     self._save()
-                    signal_number = self._stop_signal or signal.SIGTERM
-                    return Outcome("stopped", self.state.step, self.state.best, signal_number)
-        is_saved = self._group.broadcast(b"yes" if self._record.has_checkpoint(self.state.step) else b"no") == b"yes"
-        if not is_saved:
+                    return Outcome("stopped", self.state.step, self.state.best, self._stop.signal or signal.SIGTERM)
             self._save()
         return Outcome("finished", self.state.step, self.state.best)
-
-    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
-        self._stop_signal = number
 
     def _is_patience_over(self) -> bool:
         patience = self._steps(self._config.patience)
@@ -178,7 +172,7 @@ class Trainer:
         rows, noise = self._own(batch, generator_for(seed, "latents", step))
         x = self._source.read(rows)
         read = time.perf_counter()
-        stop = torch.tensor([0.0 if self._stop_signal is None else 1.0])
+        stop = torch.tensor([0.0 if self._stop.signal is None else 1.0])
         try:
             outcome = self._step(
                 x,
@@ -211,7 +205,7 @@ class Trainer:
         broken = list(dict.fromkeys(term for part in found for term in part["terms"]))
         all_rows, bad_rows = ([row for part in found for row in part[name]] for name in ("rows", "broken_rows"))
         content = {"step": self.state.step, "terms": broken, "rows": all_rows, "broken_rows": bad_rows}
-        place = self._record.save_broken(content)
+        place = self._group.broadcast(self._record.save_broken(content).encode()).decode()
         raise RunError(
             f"the loss is not finite at step {self.state.step}: {', '.join(broken)} broke on training rows "
             f"{bad_rows[:10]}; see {place}; try a smaller learning_rate"
@@ -221,25 +215,23 @@ class Trainer:
         if self._validation is not None and self._is_due(self._config.validate_every):
             self._validate(self._validation)
         elif self._validation is None and self._is_due(self._config.validate_every):
-            self._log({"train": self._take_means()})
+            self._log({"train": self.state.take_means(self._group)})
         if isinstance(self._rule, PSVI | ELBOAscent) and self._is_due(self._config.update_every):
             self._update_pseudocoreset(self._rule)
         if self._is_due(self._config.checkpoint_every):
             self._save()
 
-    def _take_means(self) -> dict[str, float]:
-        self.state.gather_sums(self._group)
-        return self.state.take_means()
-
-    def _log(self, line: dict[str, Any]) -> None:
+    def _log(self, line: dict[str, Any], prior: Distribution | None = None) -> None:
         self._group.check_launcher()
         epoch = self.state.step / self._order.steps_per_epoch
-        self._record.log(self.state.step, epoch, line, self.model, self._config.seed)
+        self._record.log(self.state.step, epoch, line)
+        if prior is not None:
+            self._record.show_pictures(self.state.step, self.model, prior, self._config.seed)
 
     @torch.no_grad()
     def _validate(self, split: Split) -> None:
         """Score the validation split, with the same noise each time, and keep the best model."""
-        source = StoreSource(split)
+        source = _LivelySource(split, self._record)
         prior = self.model.prior_distribution()
         totals: dict[str, float] = {}
         for number, first in enumerate(range(0, len(split), _VALIDATION_BATCH)):
@@ -248,17 +240,17 @@ class Trainer:
             terms = self._step.objective(source.read(rows), prior=prior, generator=noise)
             for name, value in named_sums(terms).items():
                 totals[name] = totals.get(name, 0.0) + value
-            self._record.beat()
         sums = torch.tensor(list(totals.values()), dtype=torch.float64)
         self._group.sum_([sums])
         means = dict(zip(totals, (sums / len(split)).tolist(), strict=True))
         if not math.isfinite(means["negative_elbo"]):
             raise RunError(f"the validation loss is not finite at step {self.state.step}: {means}")
         is_best = self.state.best is None or means["negative_elbo"] < self.state.best
-        self._log({"train": self._take_means(), "validation": means, "best": is_best})
+        self._log({"train": self.state.take_means(self._group), "validation": means, "best": is_best}, prior)
         if is_best:
             self.state.best, self.state.best_step = means["negative_elbo"], self.state.step
-            self._record.save_best(Checkpoint(self.state.step, self.model.state_dict(), {}, asdict(self.state)))
+            state = self.state.to_fields(self._group)
+            self._record.save_best(Checkpoint(self.state.step, self.model.state_dict(), {}, state))
 
     def _update_pseudocoreset(self, rule: PSVI | ELBOAscent) -> None:
         """Take the rule's steps; each has batches and draws of its own, derived from the step it follows.
@@ -270,10 +262,14 @@ class Trainer:
         kl_before = self._validation_kl()
         rule.start_update()
         try:
-            objectives = [self._update_step(rule, j) for j in range(self._update_steps)]
+            objectives: list[float] = []
+            while len(objectives) < self._update_steps:
+                objectives.append(self._update_step(rule, len(objectives)))
+                if isinstance(rule, ELBOAscent) and rule.has_settled(objectives):
+                    break
         except ValueError as error:
             raise RunError(f"the update of the pseudocoreset at step {step} failed: {error}") from error
-        found = {"steps": self._update_steps, "objective_first": objectives[0], "objective_last": objectives[-1]}
+        found = {"steps": len(objectives), "objective_first": objectives[0], "objective_last": objectives[-1]}
         if kl_before is not None:
             kl_after = self._validation_kl()
             if kl_after is None:
@@ -286,7 +282,6 @@ class Trainer:
 
     def _update_step(self, rule: PSVI | ELBOAscent, j: int) -> float:
         self._group.check_launcher()
-        self._record.beat()
         step = self.state.step
         batch = self._update_order.rows(step * self._update_order.steps_per_epoch + j)
         rows, noise = self._own(batch, generator_for(self._config.seed, "update", step, j))
@@ -305,8 +300,10 @@ class Trainer:
         return float(total / len(chosen))
 
     def _save(self) -> None:
+        """Write a checkpoint, unless that of this step is there already."""
+        if self._saved_step == self.state.step:
+            return
         self._group.check_launcher()
-        self.state.gather_sums(self._group)
         self.state.metrics_bytes = self._record.sync_metrics()
         training = {f"adam.{name}": value for name, value in self._step.optimizer.state().items()}
         if self._rule is not None:
@@ -314,14 +311,15 @@ class Trainer:
         model = self.model.state_dict()
         if self._group.size > 1:
             self._group.require_same(_digest(model | training), "the model")
-        self._record.save(Checkpoint(self.state.step, model, training, asdict(self.state)))
+        self._record.save(Checkpoint(self.state.step, model, training, self.state.to_fields(self._group)))
+        self._saved_step = self.state.step
 
     def _restore(self) -> None:
         """Go on from the newest checkpoint that is whole; process 0 reads it for all."""
         model_bytes = sum(value.numel() * value.element_size() for value in self.model.state_dict().values())
         checkpoint = self._record.newest_checkpoint(_TRAINING_SIZE * model_bytes + 2**22)
         if self._group.size > 1:
-            content = self._group.broadcast(b"" if checkpoint is None else checkpoint.to_bytes())
+            content = self._group.broadcast(b"" if checkpoint is None else checkpoint.to_bytes(), is_patient=True)
             checkpoint = Checkpoint.from_bytes(content) if content else None
         if checkpoint is None:
             return
@@ -330,15 +328,25 @@ class Trainer:
             self._step.optimizer.load_state(_part(checkpoint.training, "adam."))
             if self._rule is not None:
                 self._rule.load_state_dict(_part(checkpoint.training, "rule."))
-            self.state = TrainingState.from_fields(checkpoint.state)
+            self.state = TrainingState.from_fields(checkpoint.state, self._group)
             if self.state.step != checkpoint.step:
                 raise ValueError(f"its state is of step {self.state.step}")
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             first_line = str(error).splitlines()[0]
             raise CheckpointError(f"checkpoint {checkpoint.step} does not fit this config: {first_line}") from error
-        if not self._group.is_first:  # what was summed so far is with process 0
-            self.state.sums = dict.fromkeys(self.state.sums, 0.0)
-            self.state.num_examples = 0
+        self._saved_step = checkpoint.step
+
+
+class _LivelySource(StoreSource):
+    """Examples, each reading of which is a sign of life: some priors read all of them in one go."""
+
+    def __init__(self, split: Split, record: Record) -> None:
+        super().__init__(split)
+        self._record = record
+
+    def read(self, rows: Rows) -> Tensor:
+        self._record.beat()
+        return super().read(rows)
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -350,22 +358,3 @@ def _digest(tensors: dict[str, Tensor]) -> bytes:
     for name, value in sorted(tensors.items()):
         digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
     return digest.digest()
-
-
-@contextmanager
-def _signals(handler: Any) -> Iterator[None]:
-    """Have SIGINT and SIGTERM ask instead of kill; a second SIGINT kills. SIGUSR1 shows what every thread is doing."""
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        handler(number, frame)
-        if number == signal.SIGINT:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    faulthandler.register(signal.SIGUSR1, file=2)
-    try:
-        yield
-    finally:
-        faulthandler.unregister(signal.SIGUSR1)
-        for number, old in previous.items():
-            signal.signal(number, old)

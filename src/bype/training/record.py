@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from bype.distributions import Distribution
 from bype.models.base import LatentModel
 from bype.training.board import open_board
 from bype.training.checkpoint import Checkpoint
@@ -30,8 +31,11 @@ class Record:
     def beat(self) -> None:
         """Give a sign of life where steps take long."""
 
-    def log(self, step: int, epoch: float, line: dict[str, Any], model: LatentModel, seed: int) -> None:
+    def log(self, step: int, epoch: float, line: dict[str, Any]) -> None:
         """Add a line of metrics."""
+
+    def show_pictures(self, step: int, model: LatentModel, prior: Distribution, seed: int) -> None:
+        """Show what the model makes, where there is a board for it."""
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint, to go on from."""
@@ -42,10 +46,6 @@ class Record:
     def sync_metrics(self) -> int:
         """Wait until all lines of metrics are on the disk, and return their length."""
         return 0
-
-    def has_checkpoint(self, step: int) -> bool:
-        """Tell whether there is a checkpoint of this step."""
-        return False
 
     def set_status(self, state: str, **details: Any) -> None:
         """Tell the world how the run stands."""
@@ -88,13 +88,9 @@ class RunRecord(Record):
         self.set_status("running", step=step)
 
     def stepped(self, step: int, timings: Timings) -> None:
-        self.beat()
         self._display.step(step)
         self._newest = step, timings
-        now = time.perf_counter()
-        if now - self._monitored >= _MONITOR_SECONDS:
-            self._monitored = now
-            self._tell_monitor()
+        self.beat()
 
     def _tell_monitor(self) -> None:
         if self._newest is not None:
@@ -102,8 +98,12 @@ class RunRecord(Record):
 
     def beat(self) -> None:
         self._run.lock.beat()
+        now = time.perf_counter()
+        if now - self._monitored >= _MONITOR_SECONDS:
+            self._monitored = now
+            self._tell_monitor()
 
-    def log(self, step: int, epoch: float, line: dict[str, Any], model: LatentModel, seed: int) -> None:
+    def log(self, step: int, epoch: float, line: dict[str, Any]) -> None:
         self._run.check_fence()
         self._open_metrics().append({"step": step, "epoch": round(epoch, 6), **line})
         seconds = round(time.perf_counter() - self._start, 3)
@@ -111,8 +111,10 @@ class RunRecord(Record):
         self._display.show(step, line)
         if self._board is not None:
             self._board.show(step, line)
-            if "update" not in line:  # that follows a validation, and changes little to look at
-                self._board.show_pictures(step, model, generator_for(seed, "board", step))
+
+    def show_pictures(self, step: int, model: LatentModel, prior: Distribution, seed: int) -> None:
+        if self._board is not None:
+            self._board.show_pictures(step, model, prior, generator_for(seed, "board", step))
 
     def save(self, checkpoint: Checkpoint) -> None:
         self._run.checkpoints.save(checkpoint)
@@ -123,9 +125,6 @@ class RunRecord(Record):
 
     def sync_metrics(self) -> int:
         return self._open_metrics().sync()
-
-    def has_checkpoint(self, step: int) -> bool:
-        return step in self._run.checkpoints.steps()
 
     def set_status(self, state: str, **details: Any) -> None:
         self._run.set_status(state, **details)

@@ -78,13 +78,11 @@ class RunDirectory:
 
     def write(self, name: str, content: Any) -> None:
         """Write a JSON file of the run."""
-        self.check_fence()
-        write_atomic(self.folder / name, to_json({"version": FORMAT_VERSION, **content}))
+        write_atomic(self.folder / name, to_json({"version": FORMAT_VERSION, **content}), self.check_fence)
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a text file of the run that nothing depends on."""
-        self.check_fence()
-        write_atomic(self.folder / name, text.encode())
+        write_atomic(self.folder / name, text.encode(), self.check_fence)
 
     def append(self, name: str, content: Any) -> None:
         """Add a line to a file of the run that nothing depends on."""
@@ -102,6 +100,7 @@ class RunDirectory:
     def settle_config(self, config: TrainingConfig, data: DataIdentity) -> None:
         """Save the config and the data's identity, or compare them with those of the run that is here."""
         if not self.checkpoints.steps():  # nothing was trained yet, or nothing that could be continued
+            self.check_fence()
             shutil.rmtree(self.best.folder, ignore_errors=True)
             self.write("config.json", {"config": config.to_fields(), "data": data.to_fields()})
             return

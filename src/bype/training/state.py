@@ -1,6 +1,6 @@
 """What changes while a run goes on, apart from tensors."""
 
-import dataclasses
+import json
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -9,6 +9,8 @@ import torch
 from bype.distributed import Group
 from bype.objective import ELBOTerms
 
+_COUNTS = ("step", "best_step", "metrics_bytes")
+
 
 @dataclass
 class TrainingState:
@@ -16,26 +18,43 @@ class TrainingState:
 
     step: int = 0
     sums: dict[str, float] = field(default_factory=dict)
-    """Of each term over the examples since the last line of metrics."""
+    """Of each term over the examples that this process has had since the last line of metrics."""
     num_examples: int = 0
     best: float | None = None
     """The smallest validation loss (minus ELBO) so far, nats per example."""
     best_step: int = 0
     metrics_bytes: int = 0
 
+    def to_fields(self, group: Group) -> dict[str, Any]:
+        """Return the fields for a checkpoint, with the sums of each process; all processes call this together."""
+        shares = [json.loads(text) for text in group.gather(json.dumps([self.num_examples, self.sums]).encode())]
+        return {
+            "step": self.step,
+            "best": self.best,
+            "best_step": self.best_step,
+            "metrics_bytes": self.metrics_bytes,
+            "shares": shares,
+        }
+
     @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Self:
-        """Read the fields of a checkpoint, which may come from a stranger."""
-        if set(fields) != {each.name for each in dataclasses.fields(cls)}:
+    def from_fields(cls, fields: dict[str, Any], group: Group) -> Self:
+        """Read the fields of a checkpoint, which may come from a stranger.
+
+        As many processes as wrote it get their own sums back; of another number the first one gets them all.
+        """
+        if set(fields) != {"best", "shares", *_COUNTS}:
             raise ValueError("its fields are others")
-        state = cls(**fields)
-        counts = (state.step, state.num_examples, state.best_step, state.metrics_bytes)
-        numbers = [*state.sums.values(), *([] if state.best is None else [state.best])]
-        if not all(type(count) is int and 0 <= count < 2**62 for count in counts):
-            raise ValueError("its counts are no counts")
-        if not all(isinstance(number, int | float) and abs(number) < 1e30 for number in numbers):
+        shares, best = fields["shares"], fields["best"]
+        if not (isinstance(shares, list) and shares and all(map(_is_share, shares))):
             raise ValueError("its sums are no numbers")
-        return state
+        if not (all(_is_count(fields[name]) for name in _COUNTS) and (best is None or _is_number(best))):
+            raise ValueError("its counts are no counts")
+        if len(shares) == group.size:
+            num_examples, sums = shares[group.rank]
+        else:
+            num_examples = sum(count for count, _ in shares) if group.is_first else 0
+            sums = {n: sum(s.get(n, 0.0) for _, s in shares) if group.is_first else 0.0 for n in shares[0][1]}
+        return cls(fields["step"], dict(sums), num_examples, best, fields["best_step"], fields["metrics_bytes"])
 
     def add(self, terms: ELBOTerms) -> None:
         """Add a step's terms to the sums, of the examples that this process has."""
@@ -43,19 +62,32 @@ class TrainingState:
             self.sums[name] = self.sums.get(name, 0.0) + value
         self.num_examples += len(terms.reconstruction)
 
-    def gather_sums(self, group: Group) -> None:
-        """Bring the sums of all processes together in process 0, which alone reports and saves them."""
-        if group.size > 1:
-            totals = torch.tensor([self.num_examples, *self.sums.values()], dtype=torch.float64)
-            group.sum_([totals])
-            count, *sums = (totals if group.is_first else torch.zeros_like(totals)).tolist()
-            self.num_examples, self.sums = int(count), dict(zip(self.sums, sums, strict=True))
-
-    def take_means(self) -> dict[str, float]:
-        """Return the means over examples, and begin anew."""
-        means = {name: value / max(1, self.num_examples) for name, value in self.sums.items()}
+    def take_means(self, group: Group) -> dict[str, float]:
+        """Return the means over the examples of all processes, and begin anew."""
+        totals = torch.tensor([self.num_examples, *self.sums.values()], dtype=torch.float64)
+        group.sum_([totals])
+        count, *sums = totals.tolist()
+        means = {name: value / max(1, count) for name, value in zip(self.sums, sums, strict=True)}
         self.sums, self.num_examples = {}, 0
         return means
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**62
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e30
+
+
+def _is_share(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and _is_count(value[0])
+        and isinstance(value[1], dict)
+        and all(map(_is_number, value[1].values()))
+    )
 
 
 def named_sums(terms: ELBOTerms) -> dict[str, float]:

@@ -12,7 +12,7 @@ from bype.distributions import Randomness, RowRandomness
 from bype.objective import ELBO, ELBOTerms
 from bype.priors import ExampleSource
 from bype.training.build import build_model, build_rule
-from bype.training.config import ConfigError, TrainingConfig
+from bype.training.config import TrainingConfig
 from bype.training.optimizer import NormalisedAdam
 
 
@@ -52,8 +52,6 @@ class TrainingStep:
         group: Group | None = None,
     ) -> None:
         self._group = group or Group()
-        if config.neighbours and self._group.size > 1:
-            raise ConfigError("neighbours are looked for by one process; leave --neighbours out, or train with one")
         self.model = build_model(config, shape, train)
         self.objective = ELBO(self.model)
         self.optimizer = NormalisedAdam(self.model.named_parameters(), config.learning_rate, config.normalise_gradients)
@@ -85,7 +83,12 @@ class TrainingStep:
         """
         num_examples = len(x) if num_examples is None else num_examples
         terms: ELBOTerms = self.objective(
-            x, indices=indices, beta=beta, generator=generator, prior_generator=prior_generator
+            x,
+            indices=indices,
+            beta=beta,
+            generator=generator,
+            prior_generator=prior_generator,
+            gather=self._group.gather_rows if self._group.size > 1 else None,
         )
         tracking = self.rule if isinstance(self.rule, Tracking) else None
         loss = terms.loss_share(num_examples)

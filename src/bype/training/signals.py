@@ -1,0 +1,29 @@
+"""Being asked to stop: SIGINT and SIGTERM ask, and the loop answers when it can."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class StopRequest:
+    """Whether somebody has asked this process to stop, and by which signal."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Have SIGINT and SIGTERM ask instead of kill; a second SIGINT kills."""
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            self.signal = number
+            if number == signal.SIGINT:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, old in previous.items():
+                signal.signal(number, old)

@@ -1,0 +1,44 @@
+"""The state of a run and its way through checkpoints."""
+
+import copy
+
+import pytest
+
+from bype.distributed import Group
+from bype.training.state import TrainingState
+
+FIELDS = {"step": 7, "best": 1.5, "best_step": 5, "metrics_bytes": 90, "shares": [[3, {"kl": 0.1}], [4, {"kl": 0.2}]]}
+
+
+def test_one_process_gets_back_what_it_saved():
+    state = TrainingState(step=3, sums={"kl": 0.1}, num_examples=5, best=None)
+    assert TrainingState.from_fields(state.to_fields(Group()), Group()) == state
+
+
+def test_as_many_processes_get_their_own_sums_and_another_number_loses_none():
+    for rank, (count, value) in enumerate([(3, 0.1), (4, 0.2)]):
+        state = TrainingState.from_fields(FIELDS, Group(rank, 2))
+        assert (state.num_examples, state.sums) == (count, {"kl": value})
+    assert TrainingState.from_fields(FIELDS, Group()).num_examples == 7
+    others = [TrainingState.from_fields(FIELDS, Group(rank, 3)) for rank in range(3)]
+    assert sum(state.num_examples for state in others) == 7
+    assert sum(state.sums["kl"] for state in others) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": -1},
+        {"step": True},
+        {"best": "1"},
+        {"best": 1e300},
+        {"shares": []},
+        {"shares": [[1, {"kl": "1"}]]},
+        {"shares": [[1.5, {}]]},
+        {"shares": {"kl": 1}},
+        {"more": 1},
+    ],
+)
+def test_a_state_of_a_stranger_is_looked_at(change):
+    with pytest.raises(ValueError, match="its"):
+        TrainingState.from_fields({**copy.deepcopy(FIELDS), **change}, Group())
