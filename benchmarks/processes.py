@@ -17,7 +17,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from bype.data.store import Store
-from bype.distributed import open_group
+from bype.distributed import Group, open_group
 from bype.distributions import BatchSlice
 from bype.training.config import TrainingConfig
 from bype.training.examples import StoreSource, TrainingOrder
@@ -31,6 +31,11 @@ CASES = {
     "Gaussian prior, batches of 100": {"prior": "gaussian", "batch_size": 100},
     "Gaussian prior, batches of 1,000": {"prior": "gaussian", "batch_size": 1000},
     "Gaussian prior, batches of 5,000": {"prior": "gaussian", "batch_size": 5000},
+    "the same, by processes that do not talk: what the machine allows": {
+        "prior": "gaussian",
+        "batch_size": 2500,
+        "apart": True,
+    },
     "Gaussian prior, batches of 1,000, DistributedDataParallel": {"prior": "gaussian", "batch_size": 1000, "ddp": True},
     "500 components, tracking, batches of 5,000": {"update": "tracking", "batch_size": 5000},
     "500 components, all encoded, batches of 100": {"update": "frozen", "batch_size": 100},
@@ -40,11 +45,12 @@ CASES = {
 
 def worker(folder: Path, fields: dict[str, object]) -> None:
     """Train for some seconds and print examples per second, and the share of the time that communication took."""
-    is_ddp = bool(fields.pop("ddp", False))
+    is_ddp, is_apart = bool(fields.pop("ddp", False)), bool(fields.pop("apart", False))
     config = TrainingConfig(**fields)
     split = Store(folder).split("train")
     source = StoreSource(split)
-    with open_group() as group:
+    with open_group() as everyone:
+        group = Group() if is_apart else everyone
         step = TrainingStep(config, split.shape, source, group=group)
         order = TrainingOrder(split, 0, config.batch_size, 0)
         wrapped = (
@@ -65,6 +71,7 @@ def worker(folder: Path, fields: dict[str, object]) -> None:
 
         for number in range(3):
             take(number)
+        everyone.require_same(b"ready", "the start")
         count, number, waited, start = 0, 3, group.seconds, time.perf_counter()
         while True:
             count += take(number)
@@ -73,8 +80,11 @@ def worker(folder: Path, fields: dict[str, object]) -> None:
             group.sum_([seconds])
             if seconds > SECONDS:
                 break
-        if group.is_first:
-            print(json.dumps({"rate": count / float(seconds), "waiting": (group.seconds - waited) / float(seconds)}))
+        rate = torch.tensor([count / float(seconds)])
+        if is_apart:
+            everyone.sum_([rate])
+        if everyone.is_first:
+            print(json.dumps({"rate": float(rate), "waiting": (group.seconds - waited) / float(seconds)}))
 
 
 def measured(folder: Path, fields: dict[str, object], processes: int) -> dict[str, float]:
