@@ -75,8 +75,14 @@ class Side:
             self.step.rule.load_state_dict(copy.deepcopy(other.step.rule.state_dict()))
 
 
-def relative(ours, theirs):
-    return float((ours - theirs).norm() / theirs.norm().clamp_min(1e-12)) if theirs.numel() else 0.0
+def relative(ours, theirs, largest):
+    """Return the difference of two gradients relative to their norm.
+
+    A single number, the prior's log variance, has a gradient that is a small difference of large sums; it is compared
+    with the largest that it had so far.
+    """
+    scale = largest if theirs.numel() == 1 else float(theirs.norm())
+    return float((ours - theirs).norm()) / max(scale, 1e-12)
 
 
 def compare(store: Path, mode: str, num_steps: int, fields: dict[str, object], group: Group) -> dict[str, float]:
@@ -87,6 +93,7 @@ def compare(store: Path, mode: str, num_steps: int, fields: dict[str, object], g
     found = {"loss": 0.0, "gradient": 0.0, "state": 0.0}
     alone, together = Side(config, split, Group(), dtype), Side(config, split, group, dtype)
     together.load(alone)
+    largest = [0.0] * sum(1 for _ in alone.step.model.parameters())
     for number in range(num_steps):
         if mode == "lockstep":
             together.load(alone)
@@ -95,8 +102,9 @@ def compare(store: Path, mode: str, num_steps: int, fields: dict[str, object], g
         if not all(gradient.isfinite().all() for gradient in together.gradients):
             raise ValueError("a gradient is not finite")
         found["loss"] = max(found["loss"], abs(together.loss - alone.loss) / abs(alone.loss))
-        pairs = zip(together.gradients, alone.gradients, strict=True)
-        found["gradient"] = max(found["gradient"], *(relative(ours, theirs) for ours, theirs in pairs))
+        largest = [max(size, float(g.norm())) for size, g in zip(largest, alone.gradients, strict=True)]
+        triples = zip(together.gradients, alone.gradients, largest, strict=True)
+        found["gradient"] = max(found["gradient"], *(relative(*triple) for triple in triples))
     if mode == "update":
         together.load(alone)
         for side in (alone, together):
