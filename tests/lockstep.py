@@ -89,7 +89,7 @@ def compare(store: Path, mode: str, num_steps: int, fields: dict[str, object], g
     """Return the largest relative difference of losses and gradients, and the largest of any number at the end."""
     config = TrainingConfig(**fields)
     split = Store(store).split("train")
-    dtype = torch.float64 if mode == "free" else torch.float32
+    dtype = torch.float32 if mode == "lockstep" else torch.float64
     found = {"loss": 0.0, "gradient": 0.0, "state": 0.0}
     alone, together = Side(config, split, Group(), dtype), Side(config, split, group, dtype)
     together.load(alone)

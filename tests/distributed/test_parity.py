@@ -67,5 +67,10 @@ def test_fifty_steps_in_double_precision_stay_together(fashion_store, processes)
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 3])
 def test_updates_on_real_images_agree(fashion_store, processes):
-    for values in differences(fashion_store, processes, {n: ("update", 20, f) for n, f in UPDATES.items()}).values():
-        assert values["state"] < 1e-6
+    """In double precision; in single, ten steps part by up to 1e-4: Adam divides gradients near zero by themselves.
+
+    The published update keeps a little of that: rounding in sums over all the data meets pixels that hardly matter.
+    """
+    cases = {name: ("update", 20, fields) for name, fields in UPDATES.items()}
+    for name, values in differences(fashion_store, processes, cases).items():
+        assert values["state"] < (1e-5 if name == "psvi" else 1e-9)
