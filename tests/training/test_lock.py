@@ -77,3 +77,12 @@ def test_of_many_that_would_take_over_one_does(tmp_path):
     processes = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(6)]
     assert sorted(process.communicate(timeout=60)[0].strip() for process in processes) == ["mine", *["refused"] * 5]
     assert not holder.is_ours()
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    with RunDirectory(tmp_path / "run") as run:
+        run.write("status.json", {"state": "mine"})
+        (tmp_path / "run" / ".status.json.0123abcd.partial").write_text("{")
+    with RunDirectory(tmp_path / "run"):
+        assert not list((tmp_path / "run").glob(".*.partial"))
+        assert (tmp_path / "run" / "status.json").exists()

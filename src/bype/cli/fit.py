@@ -1,7 +1,6 @@
 """From what a user has to a page, in one go."""
 
 import dataclasses
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,10 +41,9 @@ def fit(words: list[str]) -> int:
     options = parse(_Fit, words, "bype fit", "Prepare, train, evaluate and report; interrupted, it goes on.")
     if options.minutes <= 0:
         raise UsageError("--minutes must be positive")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("bype fit is for one process; under torchrun use bype data prepare, train and evaluate")
     from bype.console import progress_bar
     from bype.data.files import write_atomic
+    from bype.distributed import place_among_processes
     from bype.evaluation.density import DensityOptions
     from bype.evaluation.evaluate import default_split, evaluate
     from bype.evaluation.records import read_results
@@ -56,6 +54,8 @@ def fit(words: list[str]) -> int:
     from bype.training.run import read_config
     from bype.training.trained import TrainedRun
 
+    if place_among_processes()[1] > 1:
+        raise UsageError("bype fit is for one process; under torchrun use bype data prepare, train and evaluate")
     store = _store(options)
     if (options.out / "config.json").exists():
         config, _ = read_config(options.out)

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bype.distributions import Distribution
 from bype.evaluation.generation import embed
 from bype.objective import importance_weighted_bound
 from bype.pictures import is_picture
@@ -45,15 +46,17 @@ class Embedder:
         self.column = column
         self.num_samples = num_samples
         self._opened: TrainedRun | None = None
+        self._prior: Distribution | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without the model."""
-        return {**self.__dict__, "_opened": None}
+        return {**self.__dict__, "_opened": None, "_prior": None}
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return the batch without its examples, with ``embedding`` (B, D) and perhaps ``log_likelihood`` (B,)."""
         if self._opened is None:
             self._opened = TrainedRun.open(self.run)
+            self._prior = self._opened.model.prior_distribution() if self.num_samples else None
         if self.column not in batch:
             raise ValueError(f"the batch has no column {self.column!r}, it has {', '.join(batch)}; choose another")
         x = self._examples(batch[self.column], self._opened)
@@ -61,7 +64,9 @@ class Embedder:
         found: dict[str, Any] = {**rest, "embedding": embed(self._opened.model, x).numpy()}
         if self.num_samples:
             noise = generator_for(0, "scores", len(x))
-            bound = importance_weighted_bound(self._opened.model, x, self.num_samples, generator=noise)
+            bound = importance_weighted_bound(
+                self._opened.model, x, self.num_samples, prior=self._prior, generator=noise
+            )
             found["log_likelihood"] = bound.log_likelihood.numpy()
         return found
 

@@ -60,6 +60,8 @@ class RunDirectory:
             ) from None
         except OSError as error:
             raise RunError(f"cannot write to {self.folder}: {error.strerror}") from error
+        for left in self.folder.glob(".*.partial"):  # of a process that was killed while it wrote
+            left.unlink(missing_ok=True)
         return self
 
     def __exit__(
