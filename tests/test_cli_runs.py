@@ -126,6 +126,7 @@ def test_embed_and_augment(bype_run, tmp_path, capsys):
         (["sample", "RUN", "--out", "x.png", "--count", "0"], "at least 1"),
         (["sample", "RUN", "--out", "x.png", "--like", "0", "--heaviest", "2"], "choose one of"),
         (["sample", "RUN", "--out", "x.png", "--like", "nothing.png"], "cannot read nothing.png"),
+        (["sample", "RUN", "--out", "x.png", "--like", "0", "--noise"], "--noise is for samples of the prior"),
         (["reconstruct", "RUN", "--out", "x.png", "--examples", "1000"], "rows 0 to 74"),
         (["interpolate", "RUN", "--out", "x.png", "--between", "1"], "in pairs"),
         (["augment", "RUN", "--lambdas", "2"], "between 0 and 1"),
@@ -189,7 +190,7 @@ def test_fit_goes_from_a_folder_of_photographs_to_a_page(tmp_path, capsys):
     assert "Pseudocoreset" in page
     assert Store(tmp_path / "run" / "store").manifest.shape == (3, 16, 16)
     assert main(words) == 0  # a second time: nothing is lost, the page is made again
-    assert "going on with the data" in capsys.readouterr().out
+    assert "its data and settings" in capsys.readouterr().out
     assert main(["fit", str(folder), "--out", str(folder)]) == 1
     assert "not empty" in capsys.readouterr().err
 
@@ -198,5 +199,11 @@ def test_fit_takes_a_table(tmp_path, capsys):
     rows = np.random.default_rng(0).normal(size=(80, 3))
     (tmp_path / "t.csv").write_text("a,b,c\n" + "\n".join(",".join(f"{v:.4f}" for v in row) for row in rows))
     assert main(["fit", str(tmp_path / "t.csv"), "--out", str(tmp_path / "run"), "--minutes", "0.01"]) == 0
-    assert "more.csv" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "more.csv" in printed
+    assert "warning" not in printed
     assert "Features" in (tmp_path / "run" / "report.html").read_text()
+    rows[:, 1] *= 1000
+    np.save(tmp_path / "t.npy", rows)
+    assert main(["fit", str(tmp_path / "t.npy"), "--out", str(tmp_path / "wide"), "--minutes", "0.01"]) == 0
+    assert "warning: column 2 spreads more than 100 times" in capsys.readouterr().out

@@ -77,17 +77,17 @@ class Group:
     def check_launcher(self) -> None:
         """Stop if the process that started this one is gone: nobody would end it, and another may take its place."""
         if self.launcher is not None and os.getppid() != self.launcher:
-            raise GroupError("the process that started this one is gone; it stops and writes nothing more")
+            raise GroupError("the process that started this one is gone, and so it stops")
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all processes: bit for bit the same one everywhere.
 
-        Tensors of one dtype travel together. Shapes must be the same in all processes.
+        Tensors of one dtype on one device travel together. Shapes must be the same in all processes.
         """
         if self.size == 1:
             return
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+        for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
+            alike = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
             flat = torch.cat([tensor.reshape(-1) for tensor in alike])
             self._timed(lambda flat=flat: dist.all_reduce(flat, group=self._channel))  # type: ignore[misc]
             parts = torch.split(flat, [tensor.numel() for tensor in alike])
@@ -166,6 +166,28 @@ def place_among_processes() -> tuple[int, int]:
     return rank, size
 
 
+def device_named(name: str) -> torch.device:
+    """Return the device of this process: ``cuda`` is a GPU of its own for each process on a machine.
+
+    Examples
+    --------
+    >>> device_named("cpu")
+    device(type='cpu')
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise GroupError(f"there is no device {name!r}; say cpu, cuda or cuda:1") from None
+    if device.type != "cuda":
+        return device
+    if not torch.cuda.is_available():
+        raise GroupError("this PyTorch finds no GPU; leave --device out, or install PyTorch for your GPU")
+    if device.index is None:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
 def _agree_on_round(store: Store, rank: int, size: int) -> str:
     """Return a name that all processes of this start have, and none of an earlier one.
 
@@ -194,13 +216,15 @@ def _agree_on_round(store: Store, rank: int, size: int) -> str:
 
 
 @contextmanager
-def open_group(seconds: float | None = None) -> Iterator[Group]:
+def open_group(seconds: float | None = None, device: torch.device | None = None) -> Iterator[Group]:
     """Join the processes that ``torchrun`` started; without it, work alone.
 
     Parameters
     ----------
     seconds
         How long each may keep the others waiting; :func:`timeout_seconds` if left out.
+    device
+        What computes, if it is not the CPU; its tensors are sent from there.
     """
     rank, size = place_among_processes()
     group = Group(rank, size, os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None)
@@ -211,7 +235,8 @@ def open_group(seconds: float | None = None) -> Iterator[Group]:
     try:
         store, _, _ = next(rendezvous("env://", timeout=patience))
         fresh = PrefixStore(_agree_on_round(store, rank, size), store)
-        dist.init_process_group("gloo", store=fresh, rank=rank, world_size=size, timeout=patience)
+        backend = "cpu:gloo,cuda:nccl" if device is not None and device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=fresh, rank=rank, world_size=size, timeout=patience)
         group._channel = dist.new_group(timeout=timeout)
     except (RuntimeError, ValueError) as error:
         raise GroupError(f"process {rank} of {size} cannot join the others: {_cause(error)}") from error

@@ -42,11 +42,22 @@ class InvertedFile(nn.Module):
 
     def __init__(self, num_components: int, latent_dim: int) -> None:
         super().__init__()
-        self._depth = max(0, math.ceil(math.log2(num_components / _PLACES)))
-        num_cells = 2**self._depth
-        places = -(-num_components // num_cells)
+        num_cells, places = self.sizes(num_components)
+        self._depth = num_cells.bit_length() - 1
         self.register_buffer("cells", torch.zeros(num_cells, places, dtype=torch.int64))
         self.register_buffer("centres", torch.zeros(num_cells, latent_dim))
+
+    @staticmethod
+    def sizes(num_components: int) -> tuple[int, int]:
+        """Return C and W for so many components.
+
+        Examples
+        --------
+        >>> InvertedFile.sizes(1000)
+        (8, 125)
+        """
+        num_cells = 2 ** max(0, math.ceil(math.log2(num_components / _PLACES)))
+        return num_cells, -(-num_components // num_cells)
 
     @torch.no_grad()
     def build(self, means: Tensor) -> None:

@@ -1,5 +1,8 @@
 """Embeddings in parts, pseudo-points, augmentation."""
 
+import pickle
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +18,7 @@ from bype.evaluation.embedding import Embedded, EmbeddingOptions, embed_split
 from bype.evaluation.generation import embed, generate_like
 from bype.evaluation.inference import Embedder
 from bype.evaluation.pseudopoints import describe_points, points_and_weights
+from bype.objective import importance_weighted_bound
 from bype.priors import GaussianPrior
 from bype.training.examples import StoreSource
 from bype.training.run import RunError
@@ -89,6 +93,37 @@ def test_one_callable_embeds_batches_in_whatever_form_they_come(bype_run):
         Embedder(bype_run, "picture")({"image": raw})
     with pytest.raises(ValueError, match=r"float64 of shape \(1, 12, 12\), the run was trained on uint8"):
         Embedder(bype_run)({"image": raw / 255})
+
+
+def test_an_embedder_travels_small_and_says_of_which_model_it_is(bype_run):
+    embedder = Embedder(bype_run, num_samples=2)
+    sent = pickle.dumps(embedder)
+    embedder({"image": np.zeros((2, 12, 12), dtype=np.uint8)})
+    assert pickle.dumps(embedder) == sent  # opened or not
+    assert len(sent) < 1000
+    (best,) = (bype_run / "best").iterdir()
+    manifest = (best / "manifest.json").read_text()
+    checksum = TrainedRun.open(bype_run).fingerprint
+    (best / "manifest.json").write_text(manifest.replace(checksum, checksum[::-1]))
+    assert pickle.dumps(embedder) != sent  # trained on: what was cached for the model before is of no use
+    shutil.rmtree(bype_run)
+    pickle.dumps(embedder)  # the run may be on the machines that will compute, and not on this one
+
+
+def test_batches_of_one_size_are_scored_with_noise_of_their_own(bype_run):
+    first, second = (np.full((1, 12, 12), shade, dtype=np.uint8) for shade in (100, 101))
+    drawn = []
+
+    def draw(*arguments, generator, **keywords):
+        drawn.append(generator.initial_seed())
+        return importance_weighted_bound(*arguments, generator=generator, **keywords)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("bype.evaluation.inference.importance_weighted_bound", draw)
+        for images in (first, second, first):
+            Embedder(bype_run, num_samples=2)({"image": images})
+    assert drawn[0] != drawn[1]
+    assert drawn[0] == drawn[2]
 
 
 def test_an_interrupted_embedding_goes_on(bype_run, tmp_path, monkeypatch):

@@ -7,7 +7,14 @@ import pytest
 from bype.distributed import Group
 from bype.training.state import TrainingState
 
-FIELDS = {"step": 7, "best": 1.5, "best_step": 5, "metrics_bytes": 90, "shares": [[3, {"kl": 0.1}], [4, {"kl": 0.2}]]}
+FIELDS = {
+    "step": 7,
+    "best": 1.5,
+    "best_step": 5,
+    "metrics_bytes": 90,
+    "is_update_due": True,
+    "shares": [[3, {"kl": 0.1}], [4, {"kl": 0.2}]],
+}
 
 
 def test_one_process_gets_back_what_it_saved():
@@ -31,6 +38,7 @@ def test_as_many_processes_get_their_own_sums_and_another_number_loses_none():
         {"step": -1},
         {"step": True},
         {"best": "1"},
+        {"is_update_due": 1},
         {"best": 1e300},
         {"shares": []},
         {"shares": [[1, {"kl": "1"}]]},

@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bype.coreset import ELBOAscent
+from bype.coreset import PSVI, ELBOAscent
 from bype.data.files import write_synced
 from bype.data.order import Order
 from bype.data.prepare import prepare
@@ -23,8 +23,9 @@ from bype.data.store import Store
 from bype.evaluation.pseudopoints import points_and_weights
 from bype.models import mlp_vae
 from bype.objective import ELBO
-from bype.priors import GaussianPrior, Pseudocoreset
+from bype.priors import GaussianPrior, Pseudocoreset, TensorSource
 from bype.training import checkpoint
+from bype.training.build import build_model, model_bytes
 from bype.training.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 from bype.training.config import ConfigError, Span, TrainingConfig
 from bype.training.examples import StoreSource, TrainingOrder
@@ -277,6 +278,33 @@ def test_a_process_that_lost_the_run_writes_nothing_more(tmp_path):
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "running"
 
 
+def test_a_run_that_failed_before_its_first_checkpoint_may_be_begun_otherwise(store, tmp_path, monkeypatch):
+    def break_down(trainer):
+        raise RunError("out of order")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_train_step", break_down)
+        with pytest.raises(RunError, match="out of order"):
+            train(TINY, store, tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert train(replace(learning_rate=1e-4), store, tmp_path / "run").state == "finished"
+
+
+def test_who_is_asked_to_stop_in_the_last_step_has_finished(store, tmp_path, monkeypatch):
+    take = Trainer._train_step
+
+    def ask_at_the_end(trainer):
+        if trainer.state.step == 17:
+            signal.raise_signal(signal.SIGTERM)
+        return take(trainer)
+
+    monkeypatch.setattr(Trainer, "_train_step", ask_at_the_end)
+    assert train(replace(update="frozen"), store, tmp_path / "run").state == "finished"
+    outcome = train(replace(update="psvi"), store, tmp_path / "other")
+    assert (outcome.state, outcome.step) == ("stopped", 18)  # the last update is still due
+    assert train(replace(update="psvi"), store, tmp_path / "other").state == "finished"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_save_and_leave_and_the_same_command_goes_on(store, tmp_path, number):
     arguments = ("--components", "10", "--latent-dim", "3", "--hidden", "8", "--batch-size", "25", "--update", "frozen")
@@ -490,6 +518,53 @@ def test_an_ascent_improves_the_prior_on_validation(store, tmp_path):
             assert "taken_back" not in line["update"]
 
 
+@pytest.mark.parametrize(("update", "rule"), [("psvi", PSVI), ("elbo", ELBOAscent)])
+def test_who_is_asked_to_stop_during_an_update_stops_at_once_and_makes_it_later(
+    store, tmp_path, monkeypatch, update, rule
+):
+    config = replace(update=update, update_steps=5)
+    train(config, store, tmp_path / "whole")
+    take, taken = rule.step, []
+
+    def ask_and_take(*arguments, **keywords):
+        taken.append(1)
+        if len(taken) in (2, 8):  # in the midst of the first update, and of the last, which ends the run
+            signal.raise_signal(signal.SIGTERM)
+        return take(*arguments, **keywords)
+
+    monkeypatch.setattr(rule, "step", ask_and_take)
+    outcomes = [train(config, store, tmp_path / "parts") for _ in range(3)]
+    assert [(outcome.state, outcome.step) for outcome in outcomes] == [
+        ("stopped", 9),
+        ("stopped", 18),
+        ("finished", 18),
+    ]
+    assert len(taken) == 2 + 5 + 1 + 5
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    whole, parts = (CheckpointFolder(tmp_path / name / "checkpoints", 2).load(18, 2**20) for name in ("whole", "parts"))
+    assert parts.state == whole.state
+    for tensors, others in ((whole.model, parts.model), (whole.training, parts.training)):
+        assert tensors.keys() == others.keys()
+        assert all(torch.equal(tensors[name], others[name]) for name in tensors)
+
+
+def test_a_run_that_goes_on_in_an_update_gives_signs_of_life(store, tmp_path, monkeypatch):
+    config = replace(update="psvi", update_steps=5, length="1 epoch")
+    take, taken, seen = PSVI.step, [], []
+
+    def look_and_take(*arguments, **keywords):
+        taken.append(1)
+        if len(taken) == 2:
+            signal.raise_signal(signal.SIGTERM)
+            (tmp_path / "run" / "monitor.prom").unlink()
+        seen.append((tmp_path / "run" / "monitor.prom").exists())
+        return take(*arguments, **keywords)
+
+    monkeypatch.setattr(PSVI, "step", look_and_take)
+    assert [train(config, store, tmp_path / "run").state for _ in range(2)] == ["stopped", "finished"]
+    assert seen[2:] == [True] * 5
+
+
 def test_an_update_that_breaks_gives_one_line(store, tmp_path, monkeypatch):
     def broken(pseudocoreset, points, weights):
         raise ValueError("points or weights are not finite; a smaller step size may help")
@@ -514,6 +589,26 @@ def test_a_step_that_is_not_finite_moves_nothing_and_leaves_no_gradient(store):
     assert changed == ["prior.targets"]  # which begin at the points
     step(x, torch.arange(20))
     assert all(value.isfinite().all() for value in step.model.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prior": "gaussian"},
+        {"prior": "vamp"},
+        {"prior": "exemplar"},
+        {"prior": "exemplar", "neighbours": 2},
+        {"update": "psvi"},
+        {"update": "joint"},
+        {"update": "tracking"},
+        {"update": "tracking", "neighbours": 3},
+    ],
+)
+def test_the_size_of_a_model_is_known_before_it_is_made(changes):
+    config = replace(components=1000, **changes)
+    model = build_model(config, (1, 6, 6), TensorSource(torch.zeros(1500, 1, 6, 6)))
+    taken = sum(value.numel() * value.element_size() for value in model.state_dict().values())
+    assert abs(model_bytes(config, (1, 6, 6), 1500) - taken) < 100
 
 
 def test_tracked_runs_are_opened_whatever_their_size(store, tmp_path, monkeypatch):

@@ -23,6 +23,8 @@ class _Embed:
     """of the parts"""
     samples: int = 0
     """also estimate the log-likelihood of each example, with so many draws"""
+    device: str = "cpu"
+    """what computes: cpu, or cuda for a GPU"""
     shard: str | None = None
     """such as 2/8: be the third of eight workers, started in any way; under torchrun leave it out"""
 
@@ -31,7 +33,7 @@ def embed(words: list[str]) -> int:
     """Write latent means."""
     options = parse(_Embed, words, "bype embed", "Write latent means; interrupted, the same command goes on.")
     from bype.console import progress_bar
-    from bype.distributed import place_among_processes
+    from bype.distributed import device_named, place_among_processes
     from bype.evaluation.embedding import EmbeddingOptions, embed_split
     from bype.evaluation.evaluate import default_split
     from bype.training.trained import TrainedRun
@@ -39,7 +41,7 @@ def embed(words: list[str]) -> int:
     shard = place_among_processes() if options.shard is None else _shard(options.shard)
     if options.samples < 0:
         raise UsageError("--samples must not be negative")
-    run = TrainedRun.open(options.run, options.data)
+    run = TrainedRun.open(options.run, options.data, device_named(options.device))
     store = run.store(options.data)
     split = store.split(options.split or default_split(store))
     chosen = EmbeddingOptions(options.format, options.samples, shard)

@@ -36,6 +36,8 @@ class _Evaluate:
     """of the networks; the lower one is faster on some machines, and its difference is measured"""
     no_map: bool = False
     """leave out the t-SNE map"""
+    device: str = "cpu"
+    """what computes: cpu, or cuda for a GPU"""
     seed: int = 0
     """of the draws"""
 
@@ -44,7 +46,7 @@ def evaluate(words: list[str]) -> int:
     """Measure a run on a split."""
     options = parse(_Evaluate, words, "bype evaluate", "Measure a run; interrupted, the same command goes on.")
     from bype.console import progress_bar
-    from bype.distributed import open_group, place_among_processes
+    from bype.distributed import device_named, open_group, place_among_processes
     from bype.evaluation.density import DensityOptions
     from bype.evaluation.evaluate import assist, default_split
     from bype.evaluation.evaluate import evaluate as measure
@@ -52,7 +54,7 @@ def evaluate(words: list[str]) -> int:
 
     if options.samples < 0 or options.rows < 1 or (options.images is not None and options.images < 1):
         raise UsageError("--samples must not be negative, --images and --rows at least 1")
-    run = TrainedRun.open(options.run, options.data)
+    run = TrainedRun.open(options.run, options.data, device_named(options.device))
     if place_among_processes()[0] == 0 and not os.access(options.run, os.W_OK):
         raise UsageError(f"cannot write to {options.run}, where the results go; copy the run to a place of your own")
     density = None

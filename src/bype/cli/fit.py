@@ -15,6 +15,7 @@ from bype.training.config import TrainingConfig
 if TYPE_CHECKING:
     from bype.data.store import Store
 
+_WIDEST = 100
 _LARGEST_SIDE = 64
 _MAX_COMPONENTS = 500
 _DRAWS, _IMAGES = 500, 500
@@ -56,7 +57,10 @@ def fit(words: list[str]) -> int:
 
     if place_among_processes()[1] > 1:
         raise UsageError("bype fit is for one process; under torchrun use bype data prepare, train and evaluate")
+    if (options.out / "store").exists() or (options.out / "config.json").exists():
+        print(f"going on with {options.out}, its data and settings; for others choose another --out")
     store = _store(options)
+    _warn_of_scales(store)
     if (options.out / "config.json").exists():
         config, _ = read_config(options.out)
     else:
@@ -95,7 +99,6 @@ def _store(options: _Fit) -> "Store":
         return Store(options.data)
     folder = options.out / "store"
     if folder.exists():
-        print(f"going on with the data in {folder}")
         return Store(folder)
     if options.out.exists() and any(path.name != ".store.partial" for path in options.out.iterdir()):
         raise UsageError(f"{options.out} exists and is not empty; choose another --out")
@@ -116,6 +119,21 @@ def _store(options: _Fit) -> "Store":
     skipped = f"; {len(prepared.skipped)} files were skipped, see above" if prepared.skipped else ""
     print(f"{prepared.manifest.source}: {counts}{skipped}")
     return Store(folder)
+
+
+def _warn_of_scales(store: "Store") -> None:
+    """Say so if some columns of a table would drown the others."""
+    from bype.training.rows import spread_rows
+
+    split = store.split("train")
+    if len(split.shape) == 3:
+        return
+    spread = split.read(spread_rows(len(split), 1000)).std(0)
+    if spread.max() > _WIDEST * spread[spread > 0].min(initial=spread.max()):
+        print(
+            f"warning: column {spread.argmax() + 1} spreads more than {_WIDEST} times as wide as others, and the model "
+            f"will look at it alone; bring columns to a common scale first"
+        )
 
 
 def _config(store: "Store", minutes: float, seed: int) -> TrainingConfig:

@@ -45,6 +45,8 @@ def sample(words: list[str]) -> int:
         raise UsageError("--count must be at least 1, --heaviest not negative")
     if bool(options.component) + bool(options.heaviest) + bool(options.like) > 1:
         raise UsageError("choose one of --component, --heaviest and --like")
+    if options.like and options.noise:
+        raise UsageError("--noise is for samples of the prior; those like an example come without")
     run = TrainedRun.open(options.run, options.data)
     model = run.model
     generator = torch.Generator().manual_seed(options.seed)

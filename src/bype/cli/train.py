@@ -36,6 +36,11 @@ def _train_options(base: TrainingConfig, hide_advanced: bool) -> type[Any]:
             dataclasses.field(),
         ),
         (
+            "device",
+            Annotated[str, tyro.conf.arg(help="what computes: cpu, or cuda for a GPU; no part of the run")],
+            dataclasses.field(default="cpu"),
+        ),
+        (
             "print_config",
             Annotated[bool, tyro.conf.arg(help="print the config and leave")],
             dataclasses.field(default=False),
@@ -88,12 +93,14 @@ def train(words: list[str]) -> int:
         for line in dry_run(config, options.data):
             print(line)
         return 0
-    from bype.distributed import open_group
+    from bype.distributed import device_named, open_group
     from bype.training import loop
     from bype.training.progress import display_here
 
-    with open_group() as group:
-        outcome = loop.train(config, options.data, options.out, display_here() if group.is_first else None, group)
+    device = device_named(options.device)
+    with open_group(device=device) as group:
+        display = display_here() if group.is_first else None
+        outcome = loop.train(config, options.data, options.out, display, group, device)
     if not group.is_first:
         return 0 if outcome.state == "finished" else 128 + (outcome.signal or 0)
     best = "" if outcome.best is None else f"; best validation -ELBO {outcome.best:.3f} nats per example"

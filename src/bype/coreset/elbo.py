@@ -56,7 +56,7 @@ class ELBOAscent(nn.Module):
     square: Tensor
 
     def __init__(
-        self, pseudocoreset: Pseudocoreset, step_size: float = 0.02, num_steps: int = 200, weight_rate: float = 0.05
+        self, pseudocoreset: Pseudocoreset, step_size: float = 0.01, num_steps: int = 200, weight_rate: float = 0.05
     ) -> None:
         super().__init__()
         if not (step_size > 0 and num_steps > 0 and 0 < weight_rate <= 1):

@@ -129,7 +129,7 @@ def _part(
     run: TrainedRun, split: Split, ids: NDArray[np.int64], options: EmbeddingOptions, prior: Distribution | None
 ) -> bytes:
     """Return the content of a part's file."""
-    source = StoreSource(split)
+    source = StoreSource(split, run.model.device)
     means, scores = [], []
     for rows in np.array_split(ids, -(-len(ids) // _CHUNK_ROWS)):
         x = source.read(rows)

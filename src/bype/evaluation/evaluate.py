@@ -92,7 +92,7 @@ def evaluate(
         gap = prior_gap(
             DiagonalNormal(queries.mean[chosen], queries.log_variance[chosen]),
             references,
-            own[chosen],
+            own[chosen].to(run.model.device),
             run.model.prior_distribution(),
             generator=generator_for(0, "prior gap"),
         )
@@ -102,7 +102,7 @@ def evaluate(
         with stage("classifying latent means"):
             representation = _representation(queries, query_labels, references, labels, own)
     layout = known.map if known else None
-    if with_map and layout is None and can_be_laid_out(queries.mean.numpy()):
+    if with_map and layout is None and can_be_laid_out(queries.mean.cpu().numpy()):
         with stage("laying out a map"):
             layout = _map(queries.mean, rows, query_labels)
     evaluation = Evaluation(
@@ -132,7 +132,8 @@ def _measure(
 ) -> Density:
     identity = _identity(run, store, split_name)
     journal = _journal(run, store, split_name, density)
-    return measure_density(run.model, StoreSource(store.split(split_name)), density, journal, identity, report, group)
+    source = StoreSource(store.split(split_name), run.model.device)
+    return measure_density(run.model, source, density, journal, identity, report, group)
 
 
 def _journal(run: TrainedRun, store: Store, split_name: str, density: DensityOptions) -> Path:
@@ -180,8 +181,8 @@ def _representation(
     own: Tensor,
 ) -> Representation:
     kept = np.setdiff1d(np.arange(len(labels)), own.numpy()[own.numpy() >= 0])  # no example is its own neighbour
-    known, known_labels = references.mean.numpy()[kept], labels[kept]
-    means = queries.mean.numpy()
+    known, known_labels = references.mean.cpu().numpy()[kept], labels[kept]
+    means = queries.mean.cpu().numpy()
     probed = spread_rows(len(known), _MAX_PROBE_ROWS)
     return Representation(
         num_queries=len(means),
@@ -193,7 +194,7 @@ def _representation(
 
 def _map(means: Tensor, rows: NDArray[np.int64], labels: NDArray[np.int32] | None) -> Map:
     chosen = spread_rows(len(rows), _MAP_POINTS)
-    placed = tsne(means.numpy()[chosen]).astype(float).round(3)
+    placed = tsne(means.cpu().numpy()[chosen]).astype(float).round(3)
     return Map(
         rows=rows[chosen].tolist(),
         x=placed[:, 0].tolist(),

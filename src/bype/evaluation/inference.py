@@ -1,5 +1,6 @@
 """A trained model as one callable, for tools that map functions over batches of a large data set."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from bype.objective import importance_weighted_bound
 from bype.pictures import is_picture
 from bype.training.examples import as_model_input
 from bype.training.randomness import generator_for
-from bype.training.trained import TrainedRun
+from bype.training.run import RunError
+from bype.training.trained import TrainedRun, best_checkpoint
 
 
 class Embedder:
@@ -33,6 +35,8 @@ class Embedder:
         Pillow; or feature vectors. They must have the shape that the run was trained on.
     num_samples
         Draws for each example's ``log_likelihood``; 0 to leave it out.
+    device
+        What computes, such as ``cuda``.
 
     Examples
     --------
@@ -41,33 +45,40 @@ class Embedder:
     'image'
     """
 
-    def __init__(self, run: Path | str, column: str = "image", num_samples: int = 0) -> None:
+    def __init__(self, run: Path | str, column: str = "image", num_samples: int = 0, device: str = "cpu") -> None:
         self.run = Path(run)
         self.column = column
         self.num_samples = num_samples
+        self.device = device
         self._opened: TrainedRun | None = None
         self._prior: Distribution | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel without the model."""
-        return {**self.__dict__, "_opened": None, "_prior": None}
+        """Travel without the model, but say which one it is: a cache of what was computed must notice another."""
+        try:
+            checkpoints, step = best_checkpoint(self.run)
+            model = checkpoints.model_checksum(step)
+        except RunError:  # it may be on the machines that will compute, and not on this one
+            model = None
+        return {**self.__dict__, "_opened": None, "_prior": None, "_model": model}
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return the batch without its examples, with ``embedding`` (B, D) and perhaps ``log_likelihood`` (B,)."""
         if self._opened is None:
-            self._opened = TrainedRun.open(self.run)
+            self._opened = TrainedRun.open(self.run, device=self.device)
             self._prior = self._opened.model.prior_distribution() if self.num_samples else None
         if self.column not in batch:
             raise ValueError(f"the batch has no column {self.column!r}, it has {', '.join(batch)}; choose another")
-        x = self._examples(batch[self.column], self._opened)
+        x = self._examples(batch[self.column], self._opened).to(self.device)
         rest = {name: values for name, values in batch.items() if name != self.column}
-        found: dict[str, Any] = {**rest, "embedding": embed(self._opened.model, x).numpy()}
+        found: dict[str, Any] = {**rest, "embedding": embed(self._opened.model, x).cpu().numpy()}
         if self.num_samples:
-            noise = generator_for(0, "scores", len(x))
+            content = hashlib.sha256(x.cpu().numpy().tobytes()).digest()  # so that batches have noise of their own
+            noise = generator_for(0, "scores", int.from_bytes(content[:4]))
             bound = importance_weighted_bound(
                 self._opened.model, x, self.num_samples, prior=self._prior, generator=noise
             )
-            found["log_likelihood"] = bound.log_likelihood.numpy()
+            found["log_likelihood"] = bound.log_likelihood.cpu().numpy()
         return found
 
     @staticmethod

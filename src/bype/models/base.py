@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from bype.distributions import DiagonalNormal, Distribution, Randomness, RowRandomness
@@ -64,6 +65,11 @@ class LatentModel(nn.Module, ABC):
         self.data_shape = tuple(data_shape)
         self.likelihood = likelihood
         self.prior = prior
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.parameters()).device
 
     @abstractmethod
     def encode(self, x: Tensor) -> DiagonalNormal:

@@ -6,6 +6,7 @@ import math
 import torch
 
 from bype.coreset import PSVI, Centring, ELBOAscent, InverseTimeSteps, RestartedAdam, Tracking
+from bype.inverted import InvertedFile
 from bype.likelihoods import (
     PIXEL_RANGE,
     Bernoulli,
@@ -75,9 +76,13 @@ def model_bytes(config: TrainingConfig, shape: tuple[int, ...], num_train: int) 
         raise ConfigError(f"a model of this config cannot be built: {str(error).splitlines()[0]}") from error
     if config.prior in ("vamp", "bype"):
         numbers += config.components * math.prod(shape)
+    if config.prior == "bype":
+        numbers += config.components * (1 if config.update == "joint" else 2)  # the weights, else of 8 bytes each
     if config.prior == "bype" and config.update == "tracking":
         numbers += config.components * config.latent_dim  # the targets
-        numbers += 2 * config.components if config.neighbours else 0  # places in cells, of 8 bytes each
+        if config.neighbours:
+            num_cells, places = InvertedFile.sizes(config.components)
+            numbers += num_cells * (2 * places + config.latent_dim)  # what is in cells, of 8 bytes each, and centres
     if config.prior == "exemplar" and config.neighbours:
         numbers += num_train * config.latent_dim
     return int(numbers) * torch.float32.itemsize

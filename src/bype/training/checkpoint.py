@@ -131,7 +131,7 @@ class CheckpointFolder:
         if place.is_symlink():
             place.unlink()
         elif place.exists():
-            shutil.rmtree(place)  # a continued run comes by here again
+            place.rename(self.folder / f".{partial.name}")  # a continued run comes by here again; removed below
         partial.rename(place)
         sync_folder(self.folder)
 

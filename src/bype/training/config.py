@@ -73,7 +73,9 @@ class TrainingConfig:
     learning_rate: float = setting(5e-4, "of Adam")
     length: str = setting("4000 epochs", "the longest that the run may take")
     warm_up: str = setting("100 epochs", "over which the KL terms get their full weight")
-    patience: str = setting("50 epochs", "stop when validation has not improved for so long after the warm-up; 0 never")
+    patience: str = setting(
+        "50 epochs", "stop when validation has not improved for so long after the warm-up, unless '0 epochs'"
+    )
     checkpoint_every: str = setting("1 epoch", "what may be lost when the run is killed")
     seed: int = setting(0, "of all randomness")
 

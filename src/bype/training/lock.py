@@ -17,6 +17,11 @@ _BEAT_SECONDS = 2.0
 _POLL_SECONDS = 0.2
 
 
+def stale_seconds() -> float:
+    """Return how long a holder may be without a sign of life before another process takes its place."""
+    return max(_STALE_SECONDS, 2 * timeout_seconds())
+
+
 class LockError(RuntimeError):
     """A run that another process holds."""
 
@@ -80,7 +85,7 @@ class RunLock:
 
     def _take_over(self, now: float) -> bool:
         """Put a file of our own in the place of one whose holder gives no sign of life."""
-        if now - self._path.stat().st_mtime < max(_STALE_SECONDS, 2 * timeout_seconds()):
+        if now - self._path.stat().st_mtime < stale_seconds():
             return False
         own = self._path.with_name(f".lock.{self._token}")
         if not self._take(own):

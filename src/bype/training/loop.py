@@ -17,18 +17,20 @@ from torch import Tensor
 from bype.coreset import PSVI, ELBOAscent
 from bype.data.order import Rows, derive_key
 from bype.data.store import Split, Store
-from bype.distributed import Group, timeout_seconds
+from bype.distributed import Group
 from bype.distributions import BatchSlice, Distribution
 from bype.objective import ELBOTerms, kl_weight
+from bype.priors.base import SelectedRows, encode_source
 from bype.training.checkpoint import Checkpoint, CheckpointError
 from bype.training.config import Span, TrainingConfig
 from bype.training.examples import StoreSource, TrainingOrder
 from bype.training.identity import DataIdentity
+from bype.training.lock import stale_seconds
 from bype.training.monitor import Timings
 from bype.training.progress import Display
 from bype.training.randomness import generator_for
 from bype.training.record import Record, RunRecord
-from bype.training.rows import encode_rows, spread_rows
+from bype.training.rows import spread_rows
 from bype.training.run import RunDirectory, RunError
 from bype.training.signals import StopRequest
 from bype.training.state import TrainingState, named_sums
@@ -38,8 +40,6 @@ _VALIDATION_BATCH = 500
 _COMPARED_EXAMPLES = 5000
 _TRAINING_SIZE = 6
 """No file of a checkpoint is larger than so many times the model: Adam keeps two moments, a rule two in float64."""
-_LOCK_PATIENCE = 15.0
-"""A process that has lost the others holds the run until its timeout; its successor waits so much longer."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,12 @@ class Outcome:
 
 
 def train(
-    config: TrainingConfig, data: Path, out: Path, display: Display | None = None, group: Group | None = None
+    config: TrainingConfig,
+    data: Path,
+    out: Path,
+    display: Display | None = None,
+    group: Group | None = None,
+    device: torch.device | str = "cpu",
 ) -> Outcome:
     """Train a model, or go on with the run that is in ``out``.
 
@@ -71,24 +76,27 @@ def train(
         Where progress is shown.
     group
         The processes that share the work; each makes this call. The first one writes.
+    device
+        What computes. It is no part of the run, which may go on on another one.
     """
     group = group or Group()
     store = Store(data)
     identity = DataIdentity.of(store)
     asked = json.dumps([config.to_fields(), identity.fingerprint], sort_keys=True)
     group.require_same(asked.encode(), "the config or the data")
-    patience = 0.0 if group.launcher is None else timeout_seconds() + _LOCK_PATIENCE
+    # Under a launcher, which starts lost processes anew: the one before may hold the run until it notices, or is stale.
+    patience = 0.0 if group.launcher is None else stale_seconds() + 5
     with ExitStack() as at_end:
         run = at_end.enter_context(RunDirectory(out, patience)) if group.is_first else None
         record = Record()
         if run is not None:
             run.settle_config(config, identity)
-            run.describe_machine(identity, torch.get_num_threads(), group.size)
+            run.describe_machine(identity, torch.get_num_threads(), group.size, str(device))
             record = RunRecord(run, display or Display())
         at_end.callback(record.close)
         trainer = None
         try:
-            trainer = Trainer(config, store, record, group)
+            trainer = Trainer(config, store, record, group, device)
             outcome = trainer.run()
         except BaseException as error:
             step = trainer.state.step if trainer else None
@@ -107,22 +115,32 @@ class Trainer:
     Every process takes a part of each batch and holds the whole model; after each step all hold the same numbers.
     """
 
-    def __init__(self, config: TrainingConfig, store: Store, record: Record, group: Group | None = None) -> None:
+    def __init__(
+        self,
+        config: TrainingConfig,
+        store: Store,
+        record: Record,
+        group: Group | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
         self._config = config
         self._record = record
         self._group = group or Group()
         self._stop = StopRequest()
         train_split = store.split("train")
-        self._source = _LivelySource(train_split, record)
+        self._device = torch.device(device)
+        self._source = _LivelySource(train_split, record, self._device)
         self._validation = store.split("validation") if "validation" in store.manifest.splits else None
         self._order = TrainingOrder(train_split, config.seed, config.batch_size, config.window_blocks)
         update_seed, update_batch = derive_key(config.seed, "update order"), config.update_batch or config.batch_size
         self._update_order = TrainingOrder(train_split, update_seed, update_batch, config.window_blocks)
         self._update_steps = config.update_steps or self._update_order.steps_per_epoch
-        self._step = TrainingStep(config, train_split.shape, self._source, self._update_steps, self._group)
+        self._step = TrainingStep(config, train_split.shape, self._source, self._update_steps, self._group, device)
         self.model, self._rule = self._step.model, self._step.rule
+        self._update_rule = self._rule if isinstance(self._rule, PSVI | ELBOAscent) else None
         self.state = TrainingState()
-        self._saved_step: int | None = None
+        self._saved: tuple[int, bool] | None = None
+        """Of what state the newest checkpoint is: the step, and whether an update is still due."""
         self._restore()
         self._timings = Timings(self._group.rank, self._group.size)
 
@@ -136,15 +154,22 @@ class Trainer:
         """Train to the end, or until a signal asks one of the processes to stop."""
         last_step, steps_per_epoch = self._steps(self._config.length), self._order.steps_per_epoch
         with self._stop.listening():
-            self._record.begin(self.state.step, self.state.metrics_bytes, steps_per_epoch, last_step)
-            while self.state.step < last_step and not self._is_patience_over():
+            self._record.begin(self.state, steps_per_epoch, last_step, self._timings)
+            shall_stop = self._update_if_due()  # a run that stopped in the midst of an update goes on with it
+            while not shall_stop and not self._is_complete():
                 shall_stop = self._train_step()
-                self._after_step()
-                if shall_stop:
+                self._validate_if_due()
+                self.state.is_update_due = self._update_rule is not None and self._is_due(self._config.update_every)
+                shall_stop = shall_stop or self._update_if_due()
+                if self._is_due(self._config.checkpoint_every):
                     self._save()
-                    return Outcome("stopped", self.state.step, self.state.best, self._stop.signal or signal.SIGTERM)
             self._save()
+        if self.state.is_update_due or not self._is_complete():
+            return Outcome("stopped", self.state.step, self.state.best, self._stop.signal or signal.SIGTERM)
         return Outcome("finished", self.state.step, self.state.best)
+
+    def _is_complete(self) -> bool:
+        return self.state.step >= self._steps(self._config.length) or self._is_patience_over()
 
     def _is_patience_over(self) -> bool:
         patience = self._steps(self._config.patience)
@@ -172,7 +197,7 @@ class Trainer:
         rows, noise = self._own(batch, generator_for(seed, "latents", step))
         x = self._source.read(rows)
         read = time.perf_counter()
-        stop = torch.tensor([0.0 if self._stop.signal is None else 1.0])
+        stop = self._wish_to_stop()
         try:
             outcome = self._step(
                 x,
@@ -211,15 +236,21 @@ class Trainer:
             f"{bad_rows[:10]}; see {place}; try a smaller learning_rate"
         )
 
-    def _after_step(self) -> None:
+    def _validate_if_due(self) -> None:
         if self._validation is not None and self._is_due(self._config.validate_every):
             self._validate(self._validation)
         elif self._validation is None and self._is_due(self._config.validate_every):
             self._log({"train": self.state.take_means(self._group)})
-        if isinstance(self._rule, PSVI | ELBOAscent) and self._is_due(self._config.update_every):
-            self._update_pseudocoreset(self._rule)
-        if self._is_due(self._config.checkpoint_every):
-            self._save()
+
+    def _wish_to_stop(self) -> Tensor:
+        """Return what to sum over all processes: above zero if one of them has been asked to stop."""
+        return torch.tensor([0.0 if self._stop.signal is None else 1.0])
+
+    def _update_if_due(self) -> bool:
+        """Update the pseudocoreset, if that is due; tell whether all processes shall stop, and it still is."""
+        if self.state.is_update_due and self._update_rule is not None:
+            self.state.is_update_due = not self._update_pseudocoreset(self._update_rule)
+        return self.state.is_update_due
 
     def _log(self, line: dict[str, Any], prior: Distribution | None = None) -> None:
         self._group.check_launcher()
@@ -231,7 +262,7 @@ class Trainer:
     @torch.no_grad()
     def _validate(self, split: Split) -> None:
         """Score the validation split, with the same noise each time, and keep the best model."""
-        source = _LivelySource(split, self._record)
+        source = _LivelySource(split, self._record, self._device)
         prior = self.model.prior_distribution()
         totals: dict[str, float] = {}
         for number, first in enumerate(range(0, len(split), _VALIDATION_BATCH)):
@@ -252,13 +283,14 @@ class Trainer:
             state = self.state.to_fields(self._group)
             self._record.save_best(Checkpoint(self.state.step, self.model.state_dict(), {}, state))
 
-    def _update_pseudocoreset(self, rule: PSVI | ELBOAscent) -> None:
+    def _update_pseudocoreset(self, rule: PSVI | ELBOAscent) -> bool:
         """Take the rule's steps; each has batches and draws of its own, derived from the step it follows.
 
-        The published rule is followed as it is. Ascent on the ELBO is taken only if validation agrees.
+        The published rule is followed as it is. Ascent on the ELBO is taken only if validation agrees. An update may be
+        a pass over all data: who is asked to stop meanwhile goes back to where it began, and returns False.
         """
         step = self.state.step
-        before = {name: value.clone() for name, value in self.model.prior.state_dict().items()}
+        before, rule_before = _copy_of(self.model.prior), _copy_of(rule)
         kl_before = self._validation_kl()
         rule.start_update()
         try:
@@ -267,6 +299,12 @@ class Trainer:
                 objectives.append(self._update_step(rule, len(objectives)))
                 if isinstance(rule, ELBOAscent) and rule.has_settled(objectives):
                     break
+                wish = self._wish_to_stop()
+                self._group.sum_([wish])
+                if wish > 0 and len(objectives) < self._update_steps:
+                    self.model.prior.load_state_dict(before)
+                    rule.load_state_dict(rule_before)
+                    return False
         except ValueError as error:
             raise RunError(f"the update of the pseudocoreset at step {step} failed: {error}") from error
         found = {"steps": len(objectives), "objective_first": objectives[0], "objective_last": objectives[-1]}
@@ -279,6 +317,7 @@ class Trainer:
                 self.model.prior.load_state_dict(before)
                 found["taken_back"] = 1
         self._log({"update": found})
+        return True
 
     def _update_step(self, rule: PSVI | ELBOAscent, j: int) -> float:
         self._group.check_launcher()
@@ -294,14 +333,17 @@ class Trainer:
             return None
         chosen = spread_rows(len(self._validation), _COMPARED_EXAMPLES)
         rows, noise = self._own(chosen, generator_for(self._config.seed, "comparison"))
-        z, log_posterior = encode_rows(self.model, self._validation, rows).sample_and_score(generator=noise)
+        source = SelectedRows(_LivelySource(self._validation, self._record, self._device), torch.from_numpy(rows))
+        posterior = encode_source(self.model.encode, source, self._device)
+        z, log_posterior = posterior.sample_and_score(generator=noise)
         total = (log_posterior - self.model.prior_distribution().log_prob(z)).double().sum()
         self._group.sum_([total])
         return float(total / len(chosen))
 
     def _save(self) -> None:
-        """Write a checkpoint, unless that of this step is there already."""
-        if self._saved_step == self.state.step:
+        """Write a checkpoint, unless that of this state is there already."""
+        now = self.state.step, self.state.is_update_due
+        if self._saved == now:
             return
         self._group.check_launcher()
         self.state.metrics_bytes = self._record.sync_metrics()
@@ -312,7 +354,7 @@ class Trainer:
         if self._group.size > 1:
             self._group.require_same(_digest(model | training), "the model")
         self._record.save(Checkpoint(self.state.step, model, training, self.state.to_fields(self._group)))
-        self._saved_step = self.state.step
+        self._saved = now
 
     def _restore(self) -> None:
         """Go on from the newest checkpoint that is whole; process 0 reads it for all."""
@@ -331,17 +373,19 @@ class Trainer:
             self.state = TrainingState.from_fields(checkpoint.state, self._group)
             if self.state.step != checkpoint.step:
                 raise ValueError(f"its state is of step {self.state.step}")
+            if self.state.is_update_due and self._update_rule is None:
+                raise ValueError("an update is due, and there is no rule for it")
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             first_line = str(error).splitlines()[0]
             raise CheckpointError(f"checkpoint {checkpoint.step} does not fit this config: {first_line}") from error
-        self._saved_step = checkpoint.step
+        self._saved = checkpoint.step, self.state.is_update_due
 
 
 class _LivelySource(StoreSource):
     """Examples, each reading of which is a sign of life: some priors read all of them in one go."""
 
-    def __init__(self, split: Split, record: Record) -> None:
-        super().__init__(split)
+    def __init__(self, split: Split, record: Record, device: torch.device) -> None:
+        super().__init__(split, device)
         self._record = record
 
     def read(self, rows: Rows) -> Tensor:
@@ -351,6 +395,10 @@ class _LivelySource(StoreSource):
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _copy_of(module: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
 
 
 def _digest(tensors: dict[str, Tensor]) -> bytes:

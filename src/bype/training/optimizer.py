@@ -53,7 +53,9 @@ class NormalisedAdam:
         """Take back what :meth:`state` returned."""
         for name, parameter in self._parameters.items():
             saved = {
-                key: state[f"{name}.{key}"] for key in ("step", "exp_avg", "exp_avg_sq") if f"{name}.{key}" in state
+                key: state[f"{name}.{key}"].to(parameter.device)
+                for key in ("step", "exp_avg", "exp_avg_sq")
+                if f"{name}.{key}" in state
             }
             if saved:
                 self._adam.state[parameter] = saved

@@ -11,6 +11,7 @@ from bype.training.monitor import Timings, monitoring_text
 from bype.training.progress import Display
 from bype.training.randomness import generator_for
 from bype.training.run import MetricsFile, RunDirectory
+from bype.training.state import TrainingState
 
 _MONITOR_SECONDS = 5.0
 
@@ -22,8 +23,8 @@ class Record:
         """Return the newest checkpoint that is whole."""
         return None
 
-    def begin(self, step: int, metrics_bytes: int, steps_per_epoch: int, last_step: int) -> None:
-        """Begin, or go on after so many steps: what metrics hold after so many bytes is cut off."""
+    def begin(self, state: TrainingState, steps_per_epoch: int, last_step: int, timings: Timings) -> None:
+        """Begin, or go on from a state: what metrics hold beyond it is cut off."""
 
     def stepped(self, step: int, timings: Timings) -> None:
         """Count a step, and give signs of life."""
@@ -81,11 +82,12 @@ class RunRecord(Record):
     def newest_checkpoint(self, max_bytes: int) -> Checkpoint | None:
         return self._run.checkpoints.load_newest(self._display.warn, max_bytes)
 
-    def begin(self, step: int, metrics_bytes: int, steps_per_epoch: int, last_step: int) -> None:
-        self._metrics = MetricsFile(self._run.folder / "metrics.jsonl", metrics_bytes)
-        self._board = open_board(self._run.subfolder("tensorboard"), step)
-        self._display.begin(steps_per_epoch, last_step, step)
-        self.set_status("running", step=step)
+    def begin(self, state: TrainingState, steps_per_epoch: int, last_step: int, timings: Timings) -> None:
+        self._metrics = MetricsFile(self._run.folder / "metrics.jsonl", state.metrics_bytes)
+        self._board = open_board(self._run.subfolder("tensorboard"), state.step)
+        self._display.begin(steps_per_epoch, last_step, state.step)
+        self._newest = state.step, timings
+        self.set_status("running", step=state.step)
 
     def stepped(self, step: int, timings: Timings) -> None:
         self._display.step(step)

@@ -18,5 +18,6 @@ def spread_rows(total: int, most: int) -> NDArray[np.int64]:
 
 @torch.no_grad()
 def encode_rows(model: LatentModel, split: Split, rows: NDArray[np.int64]) -> DiagonalNormal:
-    """Return q(z | x) of some rows, (n, D)."""
-    return encode_source(model.encode, SelectedRows(StoreSource(split), torch.from_numpy(rows)), torch.device("cpu"))
+    """Return q(z | x) of some rows, (n, D), where the model is."""
+    source = SelectedRows(StoreSource(split, model.device), torch.from_numpy(rows))
+    return encode_source(model.encode, source, model.device)

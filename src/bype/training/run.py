@@ -104,6 +104,7 @@ class RunDirectory:
         if not self.checkpoints.steps():  # nothing was trained yet, or nothing that could be continued
             self.check_fence()
             shutil.rmtree(self.best.folder, ignore_errors=True)
+            (self.folder / "evaluation.json").unlink(missing_ok=True)  # of a model that is gone
             self.write("config.json", {"config": config.to_fields(), "data": data.to_fields()})
             return
         saved_config, saved_data = read_config(self.folder)
@@ -119,7 +120,7 @@ class RunDirectory:
         """Tell the world how the run stands: running, finished, stopped or failed."""
         self.write("status.json", {"state": state, **details, "updated": round(time.time(), 1)})
 
-    def describe_machine(self, data: DataIdentity, threads: int, processes: int) -> None:
+    def describe_machine(self, data: DataIdentity, threads: int, processes: int, device: str) -> None:
         """Write what the numbers may depend on, besides config and data."""
         self.write(
             "manifest.json",
@@ -131,6 +132,7 @@ class RunDirectory:
                 "machine": platform.machine(),
                 "threads": threads,
                 "processes": processes,
+                "device": device,
                 "data": {"store": data.store, "fingerprint": data.fingerprint},
             },
         )

@@ -24,6 +24,8 @@ class TrainingState:
     """The smallest validation loss (minus ELBO) so far, nats per example."""
     best_step: int = 0
     metrics_bytes: int = 0
+    is_update_due: bool = False
+    """Whether the update of the pseudocoreset that follows this step is still to be made."""
 
     def to_fields(self, group: Group) -> dict[str, Any]:
         """Return the fields for a checkpoint, with the sums of each process; all processes call this together."""
@@ -33,6 +35,7 @@ class TrainingState:
             "best": self.best,
             "best_step": self.best_step,
             "metrics_bytes": self.metrics_bytes,
+            "is_update_due": self.is_update_due,
             "shares": shares,
         }
 
@@ -42,19 +45,22 @@ class TrainingState:
 
         As many processes as wrote it get their own sums back; of another number the first one gets them all.
         """
-        if set(fields) != {"best", "shares", *_COUNTS}:
+        if set(fields) != {"best", "shares", "is_update_due", *_COUNTS}:
             raise ValueError("its fields are others")
-        shares, best = fields["shares"], fields["best"]
+        shares, best, is_update_due = fields["shares"], fields["best"], fields["is_update_due"]
         if not (isinstance(shares, list) and shares and all(map(_is_share, shares))):
             raise ValueError("its sums are no numbers")
         if not (all(_is_count(fields[name]) for name in _COUNTS) and (best is None or _is_number(best))):
             raise ValueError("its counts are no counts")
+        if not isinstance(is_update_due, bool):
+            raise ValueError("its is_update_due is neither true nor false")
         if len(shares) == group.size:
             num_examples, sums = shares[group.rank]
         else:
             num_examples = sum(count for count, _ in shares) if group.is_first else 0
             sums = {n: sum(s.get(n, 0.0) for _, s in shares) if group.is_first else 0.0 for n in shares[0][1]}
-        return cls(fields["step"], dict(sums), num_examples, best, fields["best_step"], fields["metrics_bytes"])
+        step, best_step, metrics_bytes = (fields[name] for name in _COUNTS)
+        return cls(step, dict(sums), num_examples, best, best_step, metrics_bytes, is_update_due)
 
     def add(self, terms: ELBOTerms) -> None:
         """Add a step's terms to the sums, of the examples that this process has."""

@@ -41,6 +41,8 @@ class TrainingStep:
         How many steps an update between two epochs takes, for rules that have such.
     group
         The processes that share each batch. All hold the same model before a step, and after it.
+    device
+        Where the model is, and batches are to be.
     """
 
     def __init__(
@@ -50,9 +52,10 @@ class TrainingStep:
         train: ExampleSource,
         update_steps: int = 1,
         group: Group | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
         self._group = group or Group()
-        self.model = build_model(config, shape, train)
+        self.model = build_model(config, shape, train).to(device)
         self.objective = ELBO(self.model)
         self.optimizer = NormalisedAdam(self.model.named_parameters(), config.learning_rate, config.normalise_gradients)
         self.rule = build_rule(config, self.model, update_steps)

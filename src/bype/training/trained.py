@@ -34,7 +34,7 @@ class TrainedRun:
     model: LatentModel
 
     @classmethod
-    def open(cls, folder: Path, data: Path | None = None) -> "TrainedRun":
+    def open(cls, folder: Path, data: Path | None = None, device: torch.device | str = "cpu") -> "TrainedRun":
         """Open the best model of a run, or the newest if none was validated yet.
 
         Parameters
@@ -44,16 +44,13 @@ class TrainedRun:
         data
             Where the store that it was trained on may be, if it has moved. Only an exemplar prior needs it; another
             store is not taken for it.
+        device
+            Where the model is to be.
         """
         if not (folder / "config.json").exists():
             raise RunError(f"{folder} is no run, it has no config.json; make one with: bype train")
         config, identity = read_config(folder)
-        checkpoints = CheckpointFolder(folder / "best", 1)
-        if not checkpoints.steps():
-            checkpoints = CheckpointFolder(folder / "checkpoints", 2)
-        if not checkpoints.steps():
-            raise RunError(f"{folder} has no model yet; train it with: bype train")
-        step = checkpoints.steps()[0]
+        checkpoints, step = best_checkpoint(folder)
         size = checkpoints.model_bytes(step)
         needed = model_bytes(config, identity.shape, identity.num_train)
         if not size - _SLACK_BYTES <= needed <= size:
@@ -63,7 +60,7 @@ class TrainedRun:
             raise CheckpointError(f"{folder} needs {2 * needed / 1e9:.0f} GB of memory, not {memory / 1e9:.0f}")
         source: ExampleSource = BlankSource(identity)
         if config.prior == "exemplar":
-            source = StoreSource(own_store(identity, data).split("train"))
+            source = StoreSource(own_store(identity, data).split("train"), device)
         model = build_model(config, identity.shape, source)
         tensors = checkpoints.load_model(step, size)
         try:
@@ -73,7 +70,8 @@ class TrainedRun:
         if not all(value.isfinite().all() for value in model.state_dict().values()):
             raise CheckpointError(f"checkpoint {step} in {folder} holds numbers that are not finite")
         fingerprint = checkpoints.model_checksum(step)
-        return cls(folder, config, identity, step, fingerprint, model.train(False).requires_grad_(False))
+        model = model.train(False).requires_grad_(False).to(device)
+        return cls(folder, config, identity, step, fingerprint, model)
 
     def store(self, data: Path | None = None) -> Store:
         """Open the store that the run remembers, or another one with examples of the same kind."""
@@ -84,6 +82,14 @@ class TrainedRun:
                 f"{self.folder} was trained on {self.data.dtype} of shape {self.data.shape}"
             )
         return store
+
+
+def best_checkpoint(folder: Path) -> tuple[CheckpointFolder, int]:
+    """Return where the best model of a run is, or the newest if none was validated yet, and its step."""
+    for checkpoints in (CheckpointFolder(folder / "best", 1), CheckpointFolder(folder / "checkpoints", 2)):
+        if steps := checkpoints.steps():
+            return checkpoints, steps[0]
+    raise RunError(f"{folder} has no model yet; train it with: bype train")
 
 
 class BlankSource:

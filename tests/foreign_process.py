@@ -1,0 +1,69 @@
+"""Do on a foreign device what the tests did on the CPU: train, measure and embed each case.
+
+The device stays registered for as long as a process lives, so this is one of its own.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import foreign_device
+from bype.evaluation.density import DensityOptions
+from bype.evaluation.embedding import EmbeddingOptions, embed_split
+from bype.evaluation.evaluate import evaluate
+from bype.evaluation.inference import Embedder
+from bype.training.config import TrainingConfig
+from bype.training.loop import train
+from bype.training.trained import TrainedRun
+
+SMALL = {
+    "components": 10,
+    "latent_dim": 3,
+    "hidden": 8,
+    "batch_size": 25,
+    "length": "2 epochs",
+    "warm_up": "1 epoch",
+    "update_every": "1 epoch",
+    "update_steps": 3,
+    "live_components": 4,
+}
+CASES = {
+    "gaussian": {"prior": "gaussian", "likelihood": "learned-gaussian"},
+    "vamp": {"prior": "vamp", "likelihood": "bernoulli"},
+    "exemplar": {"prior": "exemplar", "likelihood": "discretised-logistic"},
+    "nearest exemplars": {"prior": "exemplar", "neighbours": 3},
+    "frozen": {"update": "frozen"},
+    "psvi": {"update": "psvi"},
+    "psvi in the general form": {"update": "psvi", "likelihood": "learned-gaussian"},
+    "elbo": {"update": "elbo"},
+    "joint": {"update": "joint"},
+    "tracking": {"update": "tracking"},
+    "tracking of those near": {"update": "tracking", "neighbours": 2},
+    "hvae": {"network": "hvae", "update": "psvi"},
+    "convhvae": {"network": "convhvae", "update": "tracking"},
+    "celeba": {"network": "celeba", "update": "elbo"},
+}
+
+
+def config_of(case: str) -> TrainingConfig:
+    return TrainingConfig(**{**SMALL, **CASES[case]})
+
+
+def work(case: str, store: Path, folder: Path, device: str) -> None:
+    """Train a case in ``folder / case``, measure it, and embed the validation split."""
+    train(config_of(case), store, folder / case, device=device)
+    run = TrainedRun.open(folder / case, device=device)
+    density = DensityOptions(num_samples=20, num_images=20)
+    evaluate(run, "validation", density=density, with_map=False)
+    split, fingerprint = run.store().split("validation"), run.data.fingerprint
+    embed_split(run, split, fingerprint, folder / case / "embedded", EmbeddingOptions("npz", 10, (0, 1)))
+    pictures = {"image": split.read(np.arange(10))}
+    found = Embedder(folder / case, num_samples=10, device=device)(pictures)
+    np.savez(folder / case / "called.npz", **found)
+
+
+if __name__ == "__main__":
+    foreign_device.register()
+    for name in CASES:
+        work(name, Path(sys.argv[1]), Path(sys.argv[2]), foreign_device.NAME)

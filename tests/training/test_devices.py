@@ -1,0 +1,67 @@
+"""Another device than the CPU: nothing is forgotten on the way there, and a run may move between the two."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bype.data.prepare import prepare
+from bype.distributed import GroupError, device_named
+from bype.evaluation.records import read_results
+from bype.training.checkpoint import CheckpointFolder
+from bype.training.loop import train
+from foreign_process import CASES, config_of, work
+
+PROGRAM = Path(__file__).parents[1] / "foreign_process.py"
+BEGUN_ON_THE_CPU = "tracking"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    pixels = np.random.default_rng(0).integers(0, 256, (260, 8, 8), dtype=np.uint8)
+    np.savez(folder / "x.npz", images=pixels, labels=np.arange(260) % 3)
+    prepare(folder / "x.npz", folder / "store", validation=50, test=0)
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def elsewhere(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All cases on the foreign device, one of them begun on the CPU."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    config = config_of(BEGUN_ON_THE_CPU)
+    train(config, store, folder / BEGUN_ON_THE_CPU)
+    shutil.rmtree(folder / BEGUN_ON_THE_CPU / "checkpoints" / "18")
+    done = subprocess.run([sys.executable, PROGRAM, store, folder], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_another_device_gives_the_same_run(store, elsewhere, tmp_path, case):
+    work(case, store, tmp_path, "cpu")
+    here, there = (
+        CheckpointFolder(folder / case / "checkpoints", 2).load(18, 2**26) for folder in (tmp_path, elsewhere)
+    )
+    assert here.state == there.state
+    for tensors, others in ((here.model, there.model), (here.training, there.training)):
+        assert tensors.keys() == others.keys()
+        assert all(torch.equal(tensors[name], others[name]) for name in tensors)
+    ours, theirs = (read_results(folder / case).evaluations[0] for folder in (tmp_path, elsewhere))
+    assert ours.density.negative_log_likelihood == theirs.density.negative_log_likelihood
+    assert (ours.prior_gap, ours.representation) == (theirs.prior_gap, theirs.representation)
+    for name in ("embedded/part-000000.npz", "called.npz"):
+        with np.load(tmp_path / case / name) as first, np.load(elsewhere / case / name) as second:
+            assert all(np.array_equal(first[key], second[key]) for key in first.files)
+
+
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(GroupError, match="say cpu, cuda"):
+        device_named("quantum")
+    if not torch.cuda.is_available():
+        with pytest.raises(GroupError, match="finds no GPU"):
+            device_named("cuda")
