@@ -37,6 +37,8 @@ RULES = {
     "VampPrior, start at images": ("vamp", ["--vamp-start", "examples"]),
     "VampPrior, random start": ("vamp", ["--vamp-start", "random"]),
     "Exemplar": ("exemplar", []),
+    "tracking, 5000 points": ("bype", [*TRACKING_FLAGS, "--components", "5000", "--live-components", "64"]),
+    "tracking, 50000 points": ("bype", [*TRACKING_FLAGS, "--components", "50000", "--live-components", "256"]),
 }
 SEEDS = {"fashion-mnist": (0, 1, 2), "mnist": (0,)}
 

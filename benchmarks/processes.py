@@ -31,6 +31,7 @@ CASES = {
     "Gaussian prior, batches of 100": {"prior": "gaussian", "batch_size": 100},
     "Gaussian prior, batches of 1,000": {"prior": "gaussian", "batch_size": 1000},
     "Gaussian prior, batches of 5,000": {"prior": "gaussian", "batch_size": 5000},
+    "Gaussian prior, batches of 20,000": {"prior": "gaussian", "batch_size": 20000},
     "the same, by processes that do not talk: what the machine allows": {
         "prior": "gaussian",
         "batch_size": 2500,

@@ -5,7 +5,7 @@ them, ``...`` any leading dimensions. Every log density is in nats, summed over 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,8 @@ _BLOCK_ELEMENTS = 2**22
 """The largest rows x components block that a mixture holds at once: 16 MB in float32."""
 _CACHED_ELEMENTS = 2**20
 """The same where nothing is kept for a gradient, and the cache counts."""
+_RECOMPUTED_ELEMENTS = 2**18
+"""The same where they are worked out again for a gradient."""
 _LOG_NOTHING = -60.0
 """No component is taken to be further below the nearest: products of numbers near the smallest one are very slow."""
 _MIN_COMPONENTS = 512
@@ -36,7 +38,8 @@ def _overwriting_logsumexp(joint_BM: Tensor) -> Tensor:
 class _SharedVarianceScore(torch.autograd.Function):
     """The log density of rows under a mixture with one variance, with a gradient written out.
 
-    All of it is made of the responsibilities, so that one pass forward and two products backward are enough.
+    All of it is made of the responsibilities, so that one pass forward and two products backward are enough. Where
+    there are too many pairs to keep them, responsibilities are worked out again, a block of components at a time.
     """
 
     @staticmethod
@@ -47,40 +50,71 @@ class _SharedVarianceScore(torch.autograd.Function):
         log_variance: Tensor,
         log_weights_M: Tensor,
         centre_D: Tensor,
-        excluded_BM: Tensor | None,
+        excluded: Callable[[int, int], Tensor | None],
     ) -> Tensor:
         precision = torch.exp(-log_variance)
         offset_BD, mean_MD = rows_BD - centre_D, means_MD - centre_D
+        step = len(means_MD)
+        if len(rows_BD) * step > _BLOCK_ELEMENTS:
+            step = max(_MIN_COMPONENTS, min(_BLOCK_ELEMENTS, _RECOMPUTED_ELEMENTS) // len(rows_BD))
+        blocks = [slice(first, min(first + step, len(means_MD))) for first in range(0, len(means_MD), step)]
         # Expanded squares need the digits of float32; autocast would round them to half as many.
         with torch.autocast(rows_BD.device.type, enabled=False):
             square_B, square_M = torch.linalg.vecdot(offset_BD, offset_BD), torch.linalg.vecdot(mean_MD, mean_MD)
-            joint_BM = torch.addmm(log_weights_M - 0.5 * precision * square_M, offset_BD, (precision * mean_MD).T)
-        if excluded_BM is not None:
-            joint_BM.masked_fill_(excluded_BM, _lowest(joint_BM.dtype))
-        largest_B1 = joint_BM.amax(1, keepdim=True)
-        share_BM = joint_BM.sub_(largest_B1).clamp_min_(_LOG_NOTHING).exp_()
-        total_B1 = share_BM.sum(1, keepdim=True)
-        ctx.save_for_backward(share_BM, total_B1, offset_BD, mean_MD, precision, square_B, square_M)
+            bias_M = log_weights_M - 0.5 * precision * square_M
+            logs_B1 = []
+            for block in blocks:
+                joint_BM = _joint(
+                    offset_BD, precision * mean_MD[block], bias_M[block], excluded(block.start, block.stop)
+                )
+                largest_B1 = joint_BM.amax(1, keepdim=True)
+                share_BM = joint_BM.sub_(largest_B1).clamp_min_(_LOG_NOTHING).exp_()
+                total_B1 = share_BM.sum(1, keepdim=True)
+                logs_B1.append(total_B1.log().add_(largest_B1))
+        log_sum_B1 = logs_B1[0] if len(blocks) == 1 else torch.cat(logs_B1, 1).logsumexp(1, keepdim=True)
+        kept = (share_BM, total_B1) if len(blocks) == 1 else (log_sum_B1, torch.ones_like(log_sum_B1))
+        ctx.save_for_backward(*kept, offset_BD, mean_MD, precision, square_B, square_M, bias_M)
+        ctx.blocks, ctx.excluded = blocks, excluded
         log_normaliser = 0.5 * means_MD.shape[1] * (_LOG_TWO_PI + log_variance)
-        log_prob_B: Tensor = total_B1.log().add_(largest_B1)[:, 0] - 0.5 * precision * square_B - log_normaliser
+        log_prob_B: Tensor = log_sum_B1[:, 0] - 0.5 * precision * square_B - log_normaliser
         return log_prob_B
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
-        share_BM, total_B1, offset_BD, mean_MD, precision, square_B, square_M = ctx.saved_tensors
-        shared_BM = share_BM * (gradient_B[:, None] / total_B1)
-        mass_M = shared_BM.sum(0)
-        pulled_MD = shared_BM.T @ offset_BD
-        in_rows = in_means = in_log_variance = None
-        if ctx.needs_input_grad[0]:
-            in_rows = precision * (shared_BM @ mean_MD - gradient_B[:, None] * offset_BD)
+        kept, total_B1, offset_BD, mean_MD, precision, square_B, square_M, bias_M = ctx.saved_tensors
+        weight_B1 = gradient_B[:, None] / total_B1
+        masses_M, pulls_MD, pushed_BD = [], [], gradient_B[:, None] * offset_BD
+        for block in ctx.blocks:
+            mean_of_block_MD = mean_MD[block]
+            if len(ctx.blocks) == 1:
+                shared_BM = kept * weight_B1
+            else:
+                left_out = ctx.excluded(block.start, block.stop)
+                joint_BM = _joint(offset_BD, precision * mean_of_block_MD, bias_M[block], left_out)
+                shared_BM = joint_BM.sub_(kept).clamp_min_(_LOG_NOTHING).exp_().mul_(weight_B1)
+            masses_M.append(shared_BM.sum(0))
+            pulls_MD.append(shared_BM.T @ offset_BD)
+            if ctx.needs_input_grad[0]:
+                pushed_BD.addmm_(shared_BM, mean_of_block_MD, alpha=-1)
+        mass_M, pulled_MD = _joined(masses_M), _joined(pulls_MD)
+        in_means = in_log_variance = None
         if ctx.needs_input_grad[1]:
             in_means = precision * (pulled_MD - mass_M[:, None] * mean_MD)
         if ctx.needs_input_grad[2]:
             distance = gradient_B @ square_B - 2 * (pulled_MD * mean_MD).sum() + mass_M @ square_M
             in_log_variance = 0.5 * (precision * distance - mean_MD.shape[1] * gradient_B.sum())
-        return in_rows, in_means, in_log_variance, mass_M, None, None
+        return -precision * pushed_BD, in_means, in_log_variance, mass_M, None, None
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _joint(offset_BD: Tensor, scaled_MD: Tensor, bias_M: Tensor, excluded_BM: Tensor | None) -> Tensor:
+    """Return the logs of weight times density of each pair, up to what is the same for all components."""
+    joint_BM = torch.addmm(bias_M, offset_BD, scaled_MD.T)
+    return joint_BM if excluded_BM is None else joint_BM.masked_fill_(excluded_BM, _lowest(joint_BM.dtype))
 
 
 class NormalMixture:
@@ -162,11 +196,11 @@ class NormalMixture:
         if is_shared and not torch.is_grad_enabled() and type(self) is NormalMixture:
             blocks = torch.split(rows_BD, max(1, _CACHED_ELEMENTS // num_components))
             return torch.cat([self._shared_variance_block(rows) for rows in blocks]).reshape(value.shape[:-1])
-        if is_shared and torch.is_grad_enabled() and len(rows_BD) * num_components <= _BLOCK_ELEMENTS:
-            own_BM = self._excluded(0, len(rows_BD), 0, num_components)
-            arguments = (rows_BD, self.means, self.log_variance, self._finite_log_weights_M, self._centre, own_BM)
-            scored_B: Tensor = _SharedVarianceScore.apply(*arguments)  # type: ignore[no-untyped-call]
-            return scored_B.reshape(value.shape[:-1])
+        if is_shared and torch.is_grad_enabled():
+            row_blocks = torch.split(rows_BD, _BLOCK_ELEMENTS // _MIN_COMPONENTS)
+            firsts = range(0, max(1, len(rows_BD)), _BLOCK_ELEMENTS // _MIN_COMPONENTS)
+            scored = [self._score_shared(rows, first) for rows, first in zip(row_blocks, firsts, strict=True)]
+            return _joined(scored).reshape(value.shape[:-1])
         component_step = min(num_components, max(_MIN_COMPONENTS, _BLOCK_ELEMENTS // max(1, len(rows_BD))))
         row_step = max(1, _BLOCK_ELEMENTS // component_step)
         coefficients_MF, bias_M = self._product_parts()
@@ -208,6 +242,16 @@ class NormalMixture:
         mean = self.means[index]
         shared = self.log_variance.ndim == 0
         return DiagonalNormal(mean, self.log_variance.expand_as(mean) if shared else self.log_variance[index])
+
+    def _score_shared(self, rows_BD: Tensor, first_row: int) -> Tensor:
+        """Return the log density of some rows, (rows,), where there is one variance and a gradient is wanted."""
+
+        def excluded(start: int, stop: int) -> Tensor | None:
+            return self._excluded(first_row, len(rows_BD), start, stop - start)
+
+        arguments = (rows_BD, self.means, self.log_variance, self._finite_log_weights_M, self._centre, excluded)
+        scored_B: Tensor = _SharedVarianceScore.apply(*arguments)  # type: ignore[no-untyped-call]
+        return scored_B
 
     def _block(
         self, rows_BD: Tensor, first_row: int, first_component: int, coefficients_MF: Tensor, bias_M: Tensor
