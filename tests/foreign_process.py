@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-import foreign_device
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.embedding import EmbeddingOptions, embed_split
 from bype.evaluation.evaluate import evaluate
@@ -64,6 +63,8 @@ def work(case: str, store: Path, folder: Path, device: str) -> None:
 
 
 if __name__ == "__main__":
-    foreign_device.register()
+    from foreign_device import NAME, register
+
+    register()
     for name in CASES:
-        work(name, Path(sys.argv[1]), Path(sys.argv[2]), foreign_device.NAME)
+        work(name, Path(sys.argv[1]), Path(sys.argv[2]), NAME)

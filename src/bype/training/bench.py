@@ -34,12 +34,16 @@ _SHARES = {
 
 
 def priors_to_time(num_train: int) -> dict[str, TrainingConfig]:
-    """Return what is compared, the reference first: 25,000 exemplars, or half of the training split."""
+    """Return what is compared, the reference first; 25,000 exemplars, 5,000 points, or half of the training split."""
     exemplars = min(25000, num_train // 2)
     exact = dataclasses.replace(_TRACKING, live_components=0)
+    more = min(5000, num_train // 2)
     return {
         "Gaussian prior": TrainingConfig(prior="gaussian"),
         "pseudocoreset, tracking": _TRACKING,
+        f"pseudocoreset, tracking, {more:,} points, 64 encoded": dataclasses.replace(
+            _TRACKING, components=more, live_components=64
+        ),
         "pseudocoreset, tracking, all points encoded": exact,
         "pseudocoreset, no update between epochs": TrainingConfig(update="frozen"),
         "pseudocoreset, joint": TrainingConfig(update="joint"),
