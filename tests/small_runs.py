@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from bype.data.prepare import prepare
 from bype.data.sources import SourceOptions
+from bype.training.checkpoint import Checkpoint
 from bype.training.config import TrainingConfig
 from bype.training.loop import train
 
@@ -63,3 +65,10 @@ def small_config(**changes: object) -> TrainingConfig:
 def small_run(folder: Path, store: Path, **changes: object) -> Path:
     train(small_config(**changes), store, folder)
     return folder
+
+
+def assert_same_tensors(first: Checkpoint, second: Checkpoint) -> None:
+    """Two checkpoints must be the same to the bit, the optimiser and the rule included."""
+    for tensors, others in ((first.model, second.model), (first.training, second.training)):
+        assert tensors.keys() == others.keys()
+        assert all(torch.equal(tensors[name], others[name]) for name in tensors)

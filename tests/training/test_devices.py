@@ -16,6 +16,7 @@ from bype.evaluation.records import read_results
 from bype.training.checkpoint import CheckpointFolder
 from bype.training.loop import train
 from foreign_process import CASES, config_of, work
+from small_runs import assert_same_tensors
 
 PROGRAM = Path(__file__).parents[1] / "foreign_process.py"
 BEGUN_ON_THE_CPU = "tracking"
@@ -51,9 +52,7 @@ def test_another_device_gives_the_same_run(store, elsewhere, tmp_path, case):
         CheckpointFolder(folder / case / "checkpoints", 2).load(18, 2**26) for folder in (tmp_path, elsewhere)
     )
     assert here.state == there.state
-    for tensors, others in ((here.model, there.model), (here.training, there.training)):
-        assert tensors.keys() == others.keys()
-        assert all(torch.equal(tensors[name], others[name]) for name in tensors)
+    assert_same_tensors(here, there)
     ours, theirs = (read_results(folder / case).evaluations[0] for folder in (tmp_path, elsewhere))
     assert ours.density.negative_log_likelihood == theirs.density.negative_log_likelihood
     assert (ours.prior_gap, ours.representation) == (theirs.prior_gap, theirs.representation)

@@ -36,6 +36,7 @@ from bype.training.record import RunRecord
 from bype.training.run import RunDirectory, RunError, read_config
 from bype.training.step import TrainingStep
 from bype.training.trained import TrainedRun
+from small_runs import assert_same_tensors
 from training_process import command, finish
 
 TINY = TrainingConfig(
@@ -479,9 +480,7 @@ def test_other_rules_train_and_go_on_to_the_bit(store, tmp_path, update, neighbo
         CheckpointFolder(tmp_path / name / "checkpoints", 2).load_newest(pytest.fail, 2**20)
         for name in ("whole", "parts")
     )
-    for tensors, others in ((whole.model, parts.model), (whole.training, parts.training)):
-        assert tensors.keys() == others.keys()
-        assert all(torch.equal(tensors[name], others[name]) for name in tensors)
+    assert_same_tensors(whole, parts)
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
     updates = [line["update"] for line in metrics(tmp_path / "whole") if "update" in line]
     assert len(updates) == (3 if update == "elbo" else 0)
@@ -543,9 +542,7 @@ def test_who_is_asked_to_stop_during_an_update_stops_at_once_and_makes_it_later(
     assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
     whole, parts = (CheckpointFolder(tmp_path / name / "checkpoints", 2).load(18, 2**20) for name in ("whole", "parts"))
     assert parts.state == whole.state
-    for tensors, others in ((whole.model, parts.model), (whole.training, parts.training)):
-        assert tensors.keys() == others.keys()
-        assert all(torch.equal(tensors[name], others[name]) for name in tensors)
+    assert_same_tensors(whole, parts)
 
 
 def test_a_run_that_goes_on_in_an_update_gives_signs_of_life(store, tmp_path, monkeypatch):

@@ -20,7 +20,6 @@ from bype.data.store import Split, Store
 from bype.distributed import Group
 from bype.distributions import BatchSlice, Distribution
 from bype.objective import ELBOTerms, kl_weight
-from bype.priors.base import SelectedRows, encode_source
 from bype.training.checkpoint import Checkpoint, CheckpointError
 from bype.training.config import Span, TrainingConfig
 from bype.training.examples import StoreSource, TrainingOrder
@@ -30,7 +29,7 @@ from bype.training.monitor import Timings
 from bype.training.progress import Display
 from bype.training.randomness import generator_for
 from bype.training.record import Record, RunRecord
-from bype.training.rows import spread_rows
+from bype.training.rows import encode_chosen, spread_rows
 from bype.training.run import RunDirectory, RunError
 from bype.training.signals import StopRequest
 from bype.training.state import TrainingState, named_sums
@@ -333,9 +332,8 @@ class Trainer:
             return None
         chosen = spread_rows(len(self._validation), _COMPARED_EXAMPLES)
         rows, noise = self._own(chosen, generator_for(self._config.seed, "comparison"))
-        source = SelectedRows(_LivelySource(self._validation, self._record, self._device), torch.from_numpy(rows))
-        posterior = encode_source(self.model.encode, source, self._device)
-        z, log_posterior = posterior.sample_and_score(generator=noise)
+        source = _LivelySource(self._validation, self._record, self._device)
+        z, log_posterior = encode_chosen(self.model, source, rows).sample_and_score(generator=noise)
         total = (log_posterior - self.model.prior_distribution().log_prob(z)).double().sum()
         self._group.sum_([total])
         return float(total / len(chosen))

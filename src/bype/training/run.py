@@ -61,7 +61,8 @@ class RunDirectory:
         except OSError as error:
             raise RunError(f"cannot write to {self.folder}: {error.strerror}") from error
         for left in self.folder.glob(".*.partial"):  # of a process that was killed while it wrote
-            left.unlink(missing_ok=True)
+            if not left.is_dir():  # a store that is being prepared is a folder, and not ours
+                left.unlink(missing_ok=True)
         return self
 
     def __exit__(
