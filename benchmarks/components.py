@@ -3,7 +3,7 @@
 Run from the root of the repository: ``python benchmarks/components.py RUN``, with a run whose components share one
 variance, such as an Exemplar prior, where all training images are components:
 
-    bype train paper/fashion-mnist/vae/exemplar --length "20 epochs" --warm-up "10 epochs" --data STORE --out RUN
+    bype train paper/fashion-mnist/vae/exemplar --length "40 epochs" --warm-up "20 epochs" --data STORE --out RUN
 
 It takes seconds. Step times are printed by ``bype bench``.
 """
@@ -33,6 +33,29 @@ def joint_log_density(mixture: NormalMixture, z: Tensor) -> tuple[Tensor, Tensor
     return mixture.log_weights - 0.5 * distance * torch.exp(-mixture.log_variance), distance
 
 
+def mean_size(ids: list[Tensor]) -> int:
+    return round(np.mean([len(each) for each in ids]))
+
+
+def print_row(what: str, missing: list[Tensor]) -> None:
+    all_missing = torch.cat(missing)
+    root = all_missing.square().mean().sqrt()
+    print(f"| {what} | {all_missing.mean():.4f} | {root:.3f} | {all_missing.max():.3f} |")
+
+
+def print_turns(what: str, joint: Tensor, batches: list[Tensor], near: list[Tensor], num_parts: int) -> None:
+    """Print what is missing where one part of the components counts, as often as there are parts, and those near."""
+    missing, members = [], []
+    for first in range(num_parts):
+        for rows, ids in zip(batches, near, strict=True):
+            counts = torch.zeros(joint.shape[1])
+            counts[first::num_parts] = num_parts
+            counts[ids] = 1
+            missing.append(joint[rows].logsumexp(1) - (joint[rows] + counts.log()).logsumexp(1))
+            members.append(counts.nonzero())
+    print_row(f"{what}, {mean_size(members):,} in all", missing)
+
+
 @torch.no_grad()
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -49,22 +72,22 @@ def main() -> int:
     sorted_joint = joint.gather(1, distance.argsort(1))
 
     print(f"{len(mixture.means):,} components; missing from log p(z) of {len(z)} validation images, nats\n")
-    print("| what counts | mean | largest |\n| --- | --- | --- |")
+    print("| what counts | mean | root mean square | largest |\n| --- | --- | --- | --- |")
     for k in NEAREST:
         if k <= joint.shape[1]:
-            missing = total - sorted_joint[:, :k].logsumexp(1)
-            print(f"| the {k:,} nearest, exact search | {missing.mean():.4f} | {missing.max():.3f} |")
+            print_row(f"the {k:,} nearest, exact search", [total - sorted_joint[:, :k].logsumexp(1)])
     index = InvertedFile(*mixture.means.shape)
     index.build(mixture.means)
     for k in (32, 128):
-        parts, sizes = [], []
-        for rows in np.array_split(np.arange(len(z)), len(z) // BATCH):
-            members = torch.unique(index.nearest(posterior.mean[rows], mixture.means, k))
-            parts.append(total[rows] - joint[rows][:, members].logsumexp(1))
-            sizes.append(len(members))
-        missing = torch.cat(parts)
-        what = f"inverted file, {k} near to each of {BATCH} ({int(np.mean(sizes)):,} in all)"
-        print(f"| {what} | {missing.mean():.4f} | {missing.max():.3f} |")
+        batches = np.array_split(np.arange(len(z)), len(z) // BATCH)
+        near = [torch.unique(index.nearest(posterior.mean[rows], mixture.means, k)) for rows in batches]
+        alone = [total[rows] - joint[rows][:, ids].logsumexp(1) for rows, ids in zip(batches, near, strict=True)]
+        print_row(f"inverted file, {k} near to each of {BATCH}, {mean_size(near):,} in all", alone)
+        num_parts = len(mixture.means) // (k * BATCH)
+        print_turns(f"inverted file, {k} near to each of {BATCH}, and others in turn", joint, batches, near, num_parts)
+    nothing = [torch.zeros(0, dtype=torch.int64)] * len(batches)
+    for num_parts in (8, 4):
+        print_turns("components in turn alone", joint, batches, nothing, num_parts)
     certain = NearbyMixture(ComponentIndex(mixture), posterior.mean[:50])
     _, excess = certain.bounds(z[None, :50])
     print(

@@ -38,7 +38,7 @@ CASES = {
     "elbo": {"update": "elbo"},
     "joint": {"update": "joint"},
     "tracking": {"update": "tracking"},
-    "tracking of those near": {"update": "tracking", "neighbours": 2},
+    "tracking of those near": {"update": "tracking", "neighbours": 1, "components": 60},
     "hvae": {"network": "hvae", "update": "psvi"},
     "convhvae": {"network": "convhvae", "update": "tracking"},
     "celeba": {"network": "celeba", "update": "elbo"},

@@ -133,8 +133,7 @@ class NormalMixture:
         (M,), on any scale: they are normalised here. A weight of zero is ``-inf``; such a component is
         never drawn, and no gradient becomes NaN because of it.
     take_as_they_are
-        Do not normalise the weights: they are, or these are only some components of a larger mixture, whose density
-        this is then a lower bound of.
+        Do not normalise the weights: they are, or these components are to stand for a larger mixture.
 
     Examples
     --------

@@ -286,33 +286,55 @@ def test_with_all_components_near_nothing_is_left_out():
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
-def test_far_components_are_left_out_and_only_their_weight_changes():
-    model, x = small_model(num_live=1), examples(6)
-    model.prior = TrackedPseudocoresetPrior(model.prior.pseudocoreset, 2, num_live=1, num_near=1).double()
-    model.prior.pseudocoreset.assign(torch.rand(5, 6, dtype=F64), torch.full((5,), 200.0, dtype=F64))
-    rule = Tracking(model, memory=12)  # a tenth: 6 examples of 12 x 5
+def near_model(num_points: int) -> VAE:
+    model = small_model(num_live=2, num_points=num_points)
+    log_variance = model.prior.log_variance
+    model.prior = TrackedPseudocoresetPrior(model.prior.pseudocoreset, 2, num_live=2, num_near=1).double()
+    model.prior.log_variance = log_variance
+    return model
+
+
+def test_far_components_take_turns_so_that_the_density_is_right_on_average():
+    model, x = near_model(61), examples(6)  # ten parts, one of seven components
+    follow(model, Tracking(model), x)
+    z = model.encode(x).sample((1,), generator=torch.Generator().manual_seed(1))
+    densities, seen = [], []
+    for age in range(20, 30):
+        model.prior.index_age.fill_(age)
+        kl = training_terms(model, x).kl["z"]
+        densities.append((model.encode(x).log_prob(z[0]) - kl).exp().detach())
+        seen.append(set(model.prior.last.members.tolist()))
+    means = model.prior.targets.clone()
+    means[model.prior.last.rows] = model.prior.last.means.detach()
+    whole = NormalMixture(means, model.prior.log_variance, model.prior.pseudocoreset.probabilities.log())
+    torch.testing.assert_close(torch.stack(densities).mean(0), whole.log_prob(z)[0].exp().detach())
+    assert max(map(len, seen)) <= 6 + 2 + 7
+    assert set.union(*seen) == set(range(61))
+
+
+def test_what_stands_for_others_moves_and_gains_weight_and_the_rest_waits():
+    model, x = near_model(61), examples(6)
+    rule = Tracking(model, memory=12)
     follow(model, rule, x)
-    model.prior.targets[3:] += 50  # far from everything
     before = model.prior.targets.clone(), model.prior.pseudocoreset.probabilities.clone()
     terms = training_terms(model, x)
     last = model.prior.last
-    assert not set(last.members.tolist()) & {3, 4}
-    assert 1 in last.members.tolist()  # its turn
-    with torch.no_grad():
-        means = before[0].clone()
-        means[1] = last.means[0]
-        z = model.encode(x).sample((1,), generator=torch.Generator().manual_seed(1))
-        whole = NormalMixture(means, model.prior.log_variance, before[1].log())
-        kept = whole.log_weights[last.members].exp().sum()
-        part = NormalMixture(means[last.members], model.prior.log_variance, before[1][last.members].log())
-        log_q = model.encode(x).log_prob(z[0])
-        expected = log_q - part.log_prob(z)[0] - kept.log()
-        assert (whole.log_prob(z)[0] >= part.log_prob(z)[0] + kept.log() - 1e-12).all()
-    torch.testing.assert_close(terms.kl["z"].detach(), expected)
+    members, means = last.members, last.mixture_means.detach()
+    near = set(model.prior.index.nearest(model.encode(x).mean, before[0], 1).flatten().tolist()) | {2, 3}  # their turn
+    counts = torch.tensor([1.0 if m in near else 10.0 for m in members.tolist()], dtype=F64)
+    assert set(range(1, 61, 10)) <= set(members.tolist())  # the second step's part
+    z = model.encode(x).sample((1,), generator=torch.Generator().manual_seed(1))[0]
+    log_share = -0.5 * torch.cdist(z, means).square() * torch.exp(-model.prior.log_variance)
+    share = torch.softmax(log_share + (before[1][members] * counts).log(), 1).mean(0).detach()
     (terms.loss + rule.pull(1.0)).backward()
     rule.step(1.0, len(x))
-    assert torch.equal(model.prior.targets[3:], before[0][3:])
-    torch.testing.assert_close(model.prior.pseudocoreset.probabilities[3:], 0.9 * before[1][3:])
+    rate = 6 / (12 * 61)
+    expected = before[1] * (1 - rate)
+    expected[members] += rate * share
+    torch.testing.assert_close(model.prior.pseudocoreset.probabilities, expected)
+    resting = [m for m in range(61) if m not in members.tolist()]
+    assert torch.equal(model.prior.targets[resting], before[0][resting])
+    assert (model.prior.targets[members] != before[0][members]).any(1).all()
 
 
 def test_looking_at_a_training_loss_changes_nothing():

@@ -16,7 +16,7 @@ RULES = {
     "psvi": {"update": "psvi"},
     "joint": {"update": "joint"},
     "tracking": {"update": "tracking", "live_components": 3},
-    "tracking, near": {"update": "tracking", "live_components": 3, "neighbours": 2},
+    "tracking, near": {"update": "tracking", "live_components": 3, "neighbours": 1, "components": 200},
     "exemplar, nearest": {"prior": "exemplar", "neighbours": 3},
 }
 UPDATES = {"psvi": {"update": "psvi"}, "elbo": {"update": "elbo"}}

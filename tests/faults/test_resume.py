@@ -24,7 +24,7 @@ PRIORS = {
     "exemplar, nearest": ("--prior", "exemplar", "--neighbours", "5"),
     "bype": ("--prior", "bype"),
     "tracking": ("--prior", "bype", "--update", "tracking"),
-    "tracking, near": ("--prior", "bype", "--update", "tracking", "--neighbours", "8"),
+    "tracking, near": ("--prior", "bype", "--update", "tracking", "--neighbours", "1", "--components", "300"),
 }
 
 

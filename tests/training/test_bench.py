@@ -24,7 +24,7 @@ def test_configurations_are_what_their_names_say():
     assert configs["pseudocoreset, tracking, all points encoded"].live_components == 0
     assert configs["Exemplar, 25,000 exact"].components == 25000
     assert configs["Exemplar, nearest 10 of 25,000"].neighbours == 10
-    assert components_to_time((5000,))["5,000 components, nearest 32"].neighbours == 32
+    assert components_to_time((5000,))["5,000 components, 32 near and others in turn"].neighbours == 32
 
 
 def test_racers_take_turns_and_ratios_are_of_neighbours(store, monkeypatch):
@@ -68,7 +68,7 @@ def test_the_command_prints_its_tables(store, capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert "| Gaussian prior |" in printed
     assert "1.00 (1.00 to 1.00)" in printed
-    assert "| 300 components, nearest 32 |" in printed
+    assert "| 300 components, 32 near and others in turn |" in printed
     for line in printed.splitlines()[-3:]:
         assert 0 < float(line.split("|")[2].strip(" %")) < 100
 

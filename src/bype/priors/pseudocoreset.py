@@ -139,7 +139,7 @@ class Pseudocoreset(nn.Module):
         total = probabilities.sum()
         if not (total.isfinite() and total > 0):
             raise ValueError("weights are not finite, or all zero; a smaller step size may help")
-        self.probabilities.copy_(probabilities / total)
+        torch.div(probabilities, total, out=self.probabilities)
 
     def extra_repr(self) -> str:
         """Describe the set for ``print``."""

@@ -17,7 +17,9 @@ from bype.priors.pseudocoreset import Pseudocoreset, PseudocoresetPrior
 _ROUNDS = 4
 """A point moves in one round of so many: its gradient is the dearest, and it need not hurry."""
 _INDEX_LIFE = 200
-"""Training steps until components are sorted into cells anew; at first, when latents move fast, fewer."""
+"""Training steps until components are sorted into cells anew, if there are not very many."""
+_SORTED_IN_A_STEP = 500
+"""Of very many components, for so many each one step longer, so that sorting adds the same to every step."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +39,7 @@ class TrackedStep:
     mixture_means: Tensor
     """(C, D), the targets, and ``means`` where points are live; it retains its gradient."""
     log_weights: Tensor
-    """(C,), a leaf with gradient."""
+    """(C,), a leaf with gradient; those that stand for others count for them too."""
 
 
 class TrackedPseudocoresetPrior(PseudocoresetPrior):
@@ -57,8 +59,8 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
     num_live
         How many are encoded in a training step; all of them if there are no more.
     num_near
-        For very many components: only so many near to each example count in a training step, and what the far ones
-        would add is left out; 0 for all. They are found by an inverted file.
+        For very many components: in a training step so many near to each example count, found by an inverted file, and
+        about as many of the far ones, which take turns to stand for all of them; 0 for all components.
     """
 
     targets: Tensor
@@ -107,9 +109,14 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
         self.last = None
         if self.index is not None:
             self.index_age += 1
-            age = int(self.index_age)
-            if age % _INDEX_LIFE == 0 or age in (10, 20, 40, 80):
+            if self._is_index_old(int(self.index_age)):
                 self.index.build(self.targets)
+
+    def _is_index_old(self, age: int) -> bool:
+        """Tell whether components are to be sorted anew: now and then, and at first, when latents move fast, often."""
+        life = max(_INDEX_LIFE, len(self.targets) // _SORTED_IN_A_STEP)
+        tens, rest = divmod(age, 10)
+        return age % life == 0 or (age < life and rest == 0 and tens & (tens - 1) == 0)
 
     @property
     def num_turns(self) -> int:
@@ -140,10 +147,10 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
             self.refresh(encode)
         rows, points = self._live_points() if batch.beside is None or self._live is None else self._live
         means = encoded_beside(encode, points, batch).mean
-        members, first = self._members(rows, batch)
+        members, first, weights = self._members(rows, batch)
         resting = self.targets[members]
         mixture_means = torch.cat([resting[:first], means, resting[first + len(means) :]])
-        log_weights = self.pseudocoreset.probabilities[members].log().to(means.dtype).requires_grad_()
+        log_weights = weights.log().to(means.dtype).requires_grad_()
         if torch.is_grad_enabled():
             if mixture_means.requires_grad:
                 mixture_means.retain_grad()
@@ -154,11 +161,27 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
         return NormalMixture(mixture_means, self.log_variance, log_weights, take_as_they_are=True)
 
     @torch.no_grad()
-    def _members(self, rows: slice, batch: TrainingBatch) -> tuple[Tensor | slice, int]:
-        """Return the components that count, in order, and the place of the first live one among them."""
-        if self.index is None:
-            return slice(None), rows.start
-        near = self.index.nearest(batch.whole_means(), self.targets, self.num_near).flatten()
-        live = torch.arange(rows.start, rows.stop, device=near.device)
-        members = torch.unique(torch.cat([near, live]))
-        return members, int(torch.searchsorted(members, rows.start))
+    def _members(self, rows: slice, batch: TrainingBatch) -> tuple[Tensor | slice, int, Tensor]:
+        """Return the components that count, in order, the place of the first live one among them, and their weights."""
+        weights = self.pseudocoreset.probabilities
+        counts = None if self.index is None else self._counts(self.index, rows, batch)
+        if counts is None:
+            return slice(None), rows.start, weights
+        members = counts.nonzero()[:, 0]
+        return members, int(torch.searchsorted(members, rows.start)), weights[members] * counts[members]
+
+    def _counts(self, index: InvertedFile, rows: slice, batch: TrainingBatch) -> Tensor | None:
+        """Tell how often each component (M,) counts in this step: live and near ones once; nothing if all do.
+
+        Of the far ones a part counts as often as there are parts, and the parts take turns: over as many steps each
+        component has its due, so that the density is right on average.
+        """
+        means = batch.whole_means()
+        num_parts = len(self.targets) // max(1, self.num_near * len(means))
+        if num_parts < 2:
+            return None
+        counts = self.targets.new_zeros(len(self.targets))
+        counts[int(self.index_age) % num_parts :: num_parts] = num_parts
+        counts[index.nearest(means, self.targets, self.num_near).flatten()] = 1
+        counts[rows] = 1
+        return counts

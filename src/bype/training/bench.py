@@ -58,7 +58,7 @@ def components_to_time(sizes: tuple[int, ...]) -> dict[str, TrainingConfig]:
     found = {"500 components": _TRACKING}
     for size in sizes:
         more = dataclasses.replace(_TRACKING, components=size)
-        found[f"{size:,} components, nearest 32"] = dataclasses.replace(more, neighbours=32)
+        found[f"{size:,} components, 32 near and others in turn"] = dataclasses.replace(more, neighbours=32)
         found[f"{size:,} components, all counted"] = more
     return found
 

@@ -87,7 +87,7 @@ class TrainingConfig:
         "random", "pseudo-inputs start as the authors' did, or meant to"
     )
     neighbours: int = advanced(
-        0, "of each example, the only ones that count in a step: exemplars from a cache, or tracked points; 0 for all"
+        0, "of each example, in a step: exemplars from a cache; tracked points, others standing for the rest; 0 for all"
     )
     update: Literal["psvi", "tracking", "elbo", "joint", "frozen"] = advanced(
         "psvi", "rule that moves the pseudocoreset: the published one, latent targets, ascent, backpropagation, none"
