@@ -4,7 +4,8 @@ Run from the root of the repository: ``python benchmarks/ablation.py --fashion S
 plan is in docs/results/ablation.md. It takes hours; interrupted, the same command goes on. Each cell is trained by
 ``bype train`` and measured by ``bype evaluate``; the table is printed from their records, as far as there are any.
 Those that are published are in docs/results/ablation: ``python benchmarks/ablation.py --out docs/results/ablation
---table`` prints them.
+--table`` prints them. With ``--pictures FOLDER`` it also draws the pseudo-points of runs with seed 0
+that are there.
 """
 
 import argparse
@@ -13,7 +14,10 @@ import sys
 from pathlib import Path
 
 from bype.cli import main as bype
+from bype.evaluation.pseudopoints import points_and_weights
 from bype.evaluation.records import Evaluation, read_results
+from bype.pictures import grid, png, to_bytes
+from bype.training.trained import TrainedRun
 
 SCHEDULE = [
     "--length",
@@ -28,6 +32,7 @@ SCHEDULE = [
 ELBO_FLAGS = ["--update-every", "5 epochs", "--update-steps", "100", "--update-batch", "1000"]
 ELBO_FLAGS += ["--update-step-size", "0.01", "--clamp-points", "True"]
 TRACKING_FLAGS = ["--update", "tracking", "--clamp-points", "True"]
+MANY_FLAGS = ["--components", "50000", "--live-components", "256"]
 RULES = {
     "Gaussian": ("gaussian", []),
     "tracking": ("bype", TRACKING_FLAGS),
@@ -40,7 +45,8 @@ RULES = {
     "VampPrior, random start": ("vamp", ["--vamp-start", "random"]),
     "Exemplar": ("exemplar", []),
     "tracking, 5000 points": ("bype", [*TRACKING_FLAGS, "--components", "5000", "--live-components", "64"]),
-    "tracking, 50000 points": ("bype", [*TRACKING_FLAGS, "--components", "50000", "--live-components", "256"]),
+    "tracking, 50000 points": ("bype", [*TRACKING_FLAGS, *MANY_FLAGS]),
+    "tracking, 50000 points, near": ("bype", [*TRACKING_FLAGS, *MANY_FLAGS, "--neighbours", "32"]),
 }
 SEEDS = {"fashion-mnist": (0, 1, 2), "mnist": (0,)}
 
@@ -53,6 +59,15 @@ def fill(run: Path, data: str, store: Path, rule: str, seed: int) -> bool:
     words = ["train", f"paper/{data}/vae/{prior}", "--data", str(store), "--out", str(run), "--seed", str(seed)]
     measure = ["--split", "validation", "--samples", "500", "--images", "2000", "--no-map"]
     return bype([*words, *SCHEDULE, *flags]) == 0 and bype(["evaluate", str(run), *measure]) == 0
+
+
+def show(run: Path, folder: Path) -> None:
+    """Draw the heaviest pseudo-points of a run."""
+    opened = TrainedRun.open(run)
+    points, weights, _ = points_and_weights(opened.model, 1)
+    heaviest = weights.argsort(descending=True, stable=True)[:40]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{run.name}.png").write_bytes(png(grid(to_bytes(points[heaviest].detach().numpy()), 20)))
 
 
 def mean(values: list[float]) -> str:
@@ -84,6 +99,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cells", default="", help="run only cells whose name holds this, such as fashion-mnist-joint")
     parser.add_argument("--table", action="store_true", help="run nothing: print what there is")
+    parser.add_argument("--pictures", type=Path, help="a folder for pictures of the pseudo-points")
     arguments = parser.parse_args()
     if not arguments.table and None in (arguments.fashion, arguments.mnist):
         parser.error("say where the stores are, --fashion and --mnist, or print what there is with --table")
@@ -97,6 +113,9 @@ def main() -> int:
                     return 1
                 if evaluations := read_results(run).evaluations:
                     found.setdefault((data, rule), {})[seed] = evaluations[0]
+                    has_points = RULES[rule][0] in ("bype", "vamp") and (run / "config.json").exists()
+                    if arguments.pictures and seed == 0 and has_points:
+                        show(run, arguments.pictures)
     for data in stores:
         print(
             f"\n{data}: validation, 2,000 images, 500 draws, nats on the paper's scale; ± standard error over seeds\n"

@@ -79,12 +79,14 @@ def main() -> int:
     index = InvertedFile(*mixture.means.shape)
     index.build(mixture.means)
     for k in (32, 128):
-        batches = np.array_split(np.arange(len(z)), len(z) // BATCH)
+        batches = np.array_split(np.arange(len(z)), max(1, len(z) // BATCH))
         near = [torch.unique(index.nearest(posterior.mean[rows], mixture.means, k)) for rows in batches]
         alone = [total[rows] - joint[rows][:, ids].logsumexp(1) for rows, ids in zip(batches, near, strict=True)]
         print_row(f"inverted file, {k} near to each of {BATCH}, {mean_size(near):,} in all", alone)
         num_parts = len(mixture.means) // (k * BATCH)
-        print_turns(f"inverted file, {k} near to each of {BATCH}, and others in turn", joint, batches, near, num_parts)
+        what = f"inverted file, {k} near to each of {BATCH}, and others in turn"
+        if num_parts > 1:
+            print_turns(what, joint, batches, near, num_parts)
     nothing = [torch.zeros(0, dtype=torch.int64)] * len(batches)
     for num_parts in (8, 4):
         print_turns("components in turn alone", joint, batches, nothing, num_parts)

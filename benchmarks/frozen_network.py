@@ -10,6 +10,7 @@ It takes some minutes on two cores, and writes a picture of each set beside the 
 """
 
 import argparse
+import re
 import time
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from bype.coreset.elbo import ascent_gradient
 from bype.mixtures import NormalMixture
 from bype.models import LatentModel
 from bype.pictures import grid, png, to_bytes
+from bype.priors import Pseudocoreset
 from bype.priors.base import encode_source
 from bype.training.examples import StoreSource
 from bype.training.trained import TrainedRun
@@ -49,6 +51,9 @@ class Joint:
             coreset.assign(self._points, self._logits.softmax(0) * coreset.total)
             self._points.copy_(coreset.points)
         return gradient.objective
+
+
+Rule = ELBOAscent | PSVI | Joint
 
 
 @torch.no_grad()
@@ -82,6 +87,18 @@ def free_means(model: LatentModel, train: StoreSource, num_steps: int) -> Normal
     return NormalMixture(means.detach(), model.prior.log_variance, logits.detach())
 
 
+def move(model: LatentModel, train: StoreSource, rule: Rule, num_steps: int, batch: int) -> float:
+    """Take steps of a rule on random batches, the same for all of one size; return the seconds that they took."""
+    if isinstance(rule, PSVI):
+        rule.steps.start_update()
+    began = time.perf_counter()
+    generator, order = torch.Generator().manual_seed(3), np.random.default_rng(0)
+    for _ in range(num_steps):
+        rows = order.integers(0, len(train), 100 if isinstance(rule, PSVI) else batch)
+        rule.step(model, train.read(rows), generator=generator)
+    return time.perf_counter() - began
+
+
 def spectrum(displacement: Tensor) -> str:
     values = torch.linalg.svdvals(displacement.flatten(1).double())
     if values[0] == 0:
@@ -98,6 +115,7 @@ def main() -> None:
     parser.add_argument(
         "--free-means", type=int, default=0, help="also move means freely in latent space, so many steps"
     )
+    parser.add_argument("--more-points", type=int, default=0, help="also ascend with so many points")
     arguments = parser.parse_args()
     run = TrainedRun.open(arguments.run)
     model, coreset, store = run.model, run.model.prior.pseudocoreset, run.store()
@@ -123,19 +141,23 @@ def main() -> None:
             flush=True,
         )
 
-    def picture(name: str) -> None:
+    def picture(name: str, points: Tensor) -> None:
         if arguments.pictures is not None:
             arguments.pictures.mkdir(parents=True, exist_ok=True)
-            heaviest = coreset.probabilities.argsort(descending=True)[:100]
-            (arguments.pictures / f"{name}.png").write_bytes(png(grid(to_bytes(coreset.points[heaviest].numpy()), 20)))
+            file = arguments.pictures / (re.sub(r"[^\w.]+", "-", name) + ".png")
+            file.write_bytes(png(grid(to_bytes(points.numpy()), 20)))
+
+    def heaviest() -> Tensor:
+        return coreset.points[coreset.probabilities.argsort(descending=True, stable=True)[:40]]
 
     report("500 random images, equal weights: the start", start)
-    picture("start")
+    picture("start", heaviest())
     report("all training images", best)
     mean_image = torch.stack([train.read(rows).mean(0) for rows in np.array_split(np.arange(len(train)), 50)]).mean(0)
     with torch.no_grad():
         single = NormalMixture(model.encode(mean_image[None]).mean, model.prior.log_variance, torch.zeros(1))
         report("one mean image", validation_kl(model, validation, single))
+    picture("mean", mean_image[None])
     if arguments.free_means:
         began = time.perf_counter()
         report(
@@ -153,19 +175,17 @@ def main() -> None:
     }
     for name, make in rules.items():
         coreset.assign(start_points, start_weights)
-        rule = make()
-        if isinstance(rule, PSVI):
-            rule.steps.start_update()
-        began = time.perf_counter()
-        generator, order = torch.Generator().manual_seed(3), np.random.default_rng(0)
-        for _ in range(arguments.steps):
-            rows = order.integers(0, len(train), 100 if isinstance(rule, PSVI) else arguments.batch)
-            rule.step(model, train.read(rows), generator=generator)
-        seconds = time.perf_counter() - began
-        with torch.no_grad():
-            kl = validation_kl(model, validation, model.prior_distribution())
+        seconds = move(model, train, make(), arguments.steps, arguments.batch)
+        kl = validation_kl(model, validation, model.prior_distribution())
         report(name, kl, spectrum(coreset.points - start_points), seconds)
-        picture(name.split(",")[0] + name.split()[-1].replace("/", ""))
+        picture(name, heaviest())
+    if arguments.more_points:
+        more = Pseudocoreset.from_source(train, arguments.more_points, generator=torch.Generator().manual_seed(5))
+        model.prior.pseudocoreset = more
+        report(f"{len(more):,} random images", validation_kl(model, validation, model.prior_distribution()))
+        seconds = move(model, train, ELBOAscent(more, 0.01, arguments.steps), arguments.steps, arguments.batch)
+        kl = validation_kl(model, validation, model.prior_distribution())
+        report(f"elbo, step 0.01, {len(more):,} points", kl, seconds=seconds)
 
 
 if __name__ == "__main__":

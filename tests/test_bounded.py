@@ -57,8 +57,24 @@ def test_single_precision_is_close():
     single = NormalMixture(mixture.means.float(), mixture.log_variance.float(), mixture.log_weights.float())
     centres = mixture.means[:4]
     z = centres + 0.2 * torch.randn(100, 4, 8, dtype=F64, generator=torch.Generator().manual_seed(1))
-    lower = NearbyMixture(ComponentIndex(single), centres.float()).log_prob(z.float())
-    torch.testing.assert_close(lower.double(), mixture.log_prob(z), atol=2e-4, rtol=0)
+    lower, excess = NearbyMixture(ComponentIndex(single), centres.float()).bounds(z.float())
+    exact = mixture.log_prob(z)
+    torch.testing.assert_close(lower.double(), exact, atol=2e-4, rtol=0)
+    assert (exact <= lower + excess + 2e-5).all()  # seven digits of numbers around ten
+
+
+def test_components_of_no_weight_do_not_count(monkeypatch):
+    monkeypatch.setattr(bounded, "_BLOCK", 4)
+    mixture = make_mixture(60)
+    centres = mixture.means[:1]
+    weights = mixture.log_weights.clone()
+    weights[(mixture.means - centres).norm(dim=1).argsort()[:8]] = -torch.inf  # two whole blocks, the nearest
+    mixture = NormalMixture(mixture.means, mixture.log_variance, weights)
+    z = centres + 0.2 * torch.randn(30, 1, 8, dtype=F64, generator=torch.Generator().manual_seed(1))
+    lower, excess = NearbyMixture(ComponentIndex(mixture), centres).bounds(z)
+    exact = mixture.log_prob(z)
+    assert (lower <= exact + 1e-9).all()
+    assert (exact <= lower + excess + 1e-9).all()
 
 
 def test_variances_of_their_own_are_refused():

@@ -170,17 +170,28 @@ def test_leave_one_out_refuses_another_number_of_rows():
         mixture.log_prob(torch.zeros(1, 1))
 
 
+@pytest.mark.parametrize("with_gradient", [True, False])
 @pytest.mark.parametrize("shared", [True, False])
-def test_autocast_does_not_round_the_density(shared):
+def test_autocast_does_not_round_the_density(shared, with_gradient):
     means, log_variance, weights = (t.float() for t in make_mixture(shared))
     z = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     expected = NormalMixture(means, log_variance, weights.log()).log_prob(z)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.set_grad_enabled(with_gradient), torch.autocast("cpu", dtype=torch.bfloat16):
         inside = NormalMixture(means, log_variance, weights.log()).log_prob(z)
-        assert torch.equal(inside, expected)
+        torch.testing.assert_close(inside, expected, rtol=1e-5, atol=1e-5)
         half = NormalMixture(means.bfloat16(), log_variance.bfloat16(), weights.log()).log_prob(z)
         assert half.dtype == torch.float32
         assert half.isfinite().all()
+
+
+def test_autocast_does_not_round_single_normals():
+    z = 3 * torch.randn(200, 40, generator=torch.Generator().manual_seed(0))
+    normal, standard = DiagonalNormal(z, torch.zeros_like(z)), StandardNormal(torch.zeros(40))
+    expected = standard.log_prob(z), normal.sample_and_score(generator=torch.Generator().manual_seed(1))[1]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = standard.log_prob(z), normal.sample_and_score(generator=torch.Generator().manual_seed(1))[1]
+    for ours, exact in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-6, atol=1e-5)
 
 
 def test_shapes_that_do_not_fit_are_refused():

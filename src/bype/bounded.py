@@ -25,14 +25,17 @@ class ComponentIndex:
     Parameters
     ----------
     mixture
-        With one variance shared by all components.
+        With one variance shared by all components; those of no weight are left out.
     """
 
     def __init__(self, mixture: NormalMixture) -> None:
         if mixture.log_variance.ndim:
             raise ValueError("components must share one variance; score a mixture with variances of their own in full")
-        self.mixture = mixture
-        means_MD = mixture.means.double()
+        counts = mixture.log_weights > -torch.inf
+        self.mixture = NormalMixture(
+            mixture.means[counts], mixture.log_variance, mixture.log_weights[counts], take_as_they_are=True
+        )
+        means_MD = self.mixture.means.double()
         self.centre = means_MD.mean(0)
         self.variance = float(mixture.log_variance.double().exp())
         covariance = (means_MD - self.centre).T @ (means_MD - self.centre) / len(means_MD)

@@ -75,6 +75,14 @@ class Distribution(Protocol):
         """Draw latents of shape (*shape, ..., D)."""
 
 
+def squared_length(value: Tensor) -> Tensor:
+    """Return the sums of squares (...) of ``value`` (..., D), in full precision also under autocast."""
+    if torch.is_autocast_enabled(value.device.type):  # which would round a product to half of its digits
+        return value.square().sum(-1)
+    product: Tensor = torch.linalg.vecdot(value, value)
+    return product
+
+
 @dataclass(frozen=True, eq=False)
 class DiagonalNormal:
     r"""Normal distribution with independent dimensions, :math:`N(z \mid \mu, \mathrm{diag}\,\sigma^2)`.
@@ -120,7 +128,7 @@ class DiagonalNormal:
         noise = standard_normal((*shape, *self.mean.shape), like=self.mean, generator=generator)
         value = self.mean + noise * torch.exp(0.5 * self.log_variance)
         log_two_pi = self.mean.shape[-1] * _LOG_TWO_PI
-        return value, -0.5 * (torch.linalg.vecdot(noise, noise) + self.log_variance.sum(-1) + log_two_pi)
+        return value, -0.5 * (squared_length(noise) + self.log_variance.sum(-1) + log_two_pi)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +150,7 @@ class StandardNormal:
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (...) of ``value`` (..., D)."""
-        log_prob: Tensor = -0.5 * (torch.linalg.vecdot(value, value) + value.shape[-1] * _LOG_TWO_PI)
-        return log_prob
+        return -0.5 * (squared_length(value) + value.shape[-1] * _LOG_TWO_PI)
 
     def sample(self, shape: Sequence[int] = (), *, generator: Randomness = None) -> Tensor:
         """Draw (*shape, D)."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from bype.distributions import DiagonalNormal, Randomness, uniform
+from bype.distributions import DiagonalNormal, Randomness, squared_length, uniform
 
 _LOG_TWO_PI = math.log(2 * math.pi)
 _BLOCK_ELEMENTS = 2**22
@@ -120,8 +120,8 @@ def _joint(offset_BD: Tensor, scaled_MD: Tensor, bias_M: Tensor, excluded_BM: Te
 class NormalMixture:
     r"""Weighted mixture of normals, :math:`p(z) = \sum_m \pi_m N(z \mid \mu_m, \sigma_m^2)` (the paper's Eq. 12).
 
-    Scoring is exact. It runs over blocks of rows and components, and a gradient recomputes each block
-    instead of storing it, so memory stays bounded for any number of components.
+    Scoring is exact. It runs over blocks of rows and components, and a gradient recomputes blocks instead of storing
+    them where there are many, so memory stays bounded for any number of components.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ class NormalMixture:
         """
         floor = -80.0 if rows_BD.dtype == torch.float32 else -690.0  # exponentials below are no normal numbers
         offset_BD = rows_BD - self._centre
-        half_square_B = torch.linalg.vecdot(offset_BD, offset_BD).mul_(-0.5 * torch.exp(-self.log_variance))
+        half_square_B = squared_length(offset_BD).mul_(-0.5 * torch.exp(-self.log_variance))
         features_BF = torch.cat([offset_BD, half_square_B[:, None], torch.ones_like(half_square_B)[:, None]], 1)
         with torch.autocast(rows_BD.device.type, enabled=False):
             exponent_BM = features_BF @ self._quick_coefficients

@@ -83,6 +83,25 @@ def test_an_update_ascends_and_leaves_the_network_alone():
     assert model.prior.pseudocoreset.weights.sum().item() == pytest.approx(100)
 
 
+def test_a_step_takes_a_share_of_the_responsibilities_and_steps_grow_shorter():
+    """Adam's step in a gradient that never changes is the step size itself, which falls to a tenth."""
+    model = make_model()
+    coreset = model.prior.pseudocoreset
+    coreset.data_range = None
+    rule = ELBOAscent(coreset, step_size=0.02, num_steps=10, weight_rate=0.05)
+    x = torch.rand(30, *SHAPE, dtype=F64)
+    z = model.encode(x).sample(generator=torch.Generator().manual_seed(4)).detach()
+    gradient, before = ascent_gradient(model, z), coreset.probabilities.clone()
+    points = coreset.points.clone()
+    rule.step(model, x, generator=torch.Generator().manual_seed(4))
+    torch.testing.assert_close(coreset.probabilities, 0.95 * before + 0.05 * gradient.responsibilities)
+    torch.testing.assert_close(coreset.points - points, 0.02 * gradient.points.sign(), rtol=1e-3, atol=0)
+    for _ in range(10):
+        rule.steps_in_update += 1
+        last = rule._displacement(gradient.points)
+    torch.testing.assert_close(last, 0.002 * gradient.points.sign(), rtol=1e-3, atol=0)
+
+
 def test_points_of_no_weight_stay_and_nothing_becomes_nan():
     model = make_model(zero_weight=True)
     coreset = model.prior.pseudocoreset

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from bype.coreset import Tracking
+from bype.inverted import InvertedFile
 from bype.likelihoods import FixedGaussian
 from bype.mixtures import NormalMixture
 from bype.models import VAE
 from bype.objective import ELBO
 from bype.priors import Pseudocoreset, PseudocoresetPrior, TrackedPseudocoresetPrior
+from bype.priors.tracked import TrackedStep
 
 F64 = torch.float64
 
@@ -273,10 +275,12 @@ def test_a_step_without_gradients_says_what_is_missing():
 
 
 def test_with_all_components_near_nothing_is_left_out():
-    x = examples()
-    models = [small_model(num_live=2) for _ in range(2)]
+    """One example of a batch and five near: two parts, all of them near, so that a step is one that counts all."""
+    x = examples(1)
+    models = [small_model(num_live=2, num_points=10) for _ in range(2)]
     models[1].prior = TrackedPseudocoresetPrior(models[1].prior.pseudocoreset, 2, num_live=2, num_near=5).double()
     models[1].prior.log_variance = models[0].prior.log_variance
+    models[1].prior.index.nearest = lambda rows, means, count: torch.arange(10)[None]
     rules = [Tracking(model, memory=40) for model in models]
     for seed in range(7):
         for model, rule in zip(models, rules, strict=True):
@@ -284,6 +288,29 @@ def test_with_all_components_near_nothing_is_left_out():
     for name in ("targets", "pseudocoreset.points", "pseudocoreset.probabilities"):
         ours, theirs = (model.prior.state_dict()[name] for model in models)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("num_examples", "num_members"), [(31, 61), (30, 60 // 2 + 1)])
+def test_components_are_left_out_only_if_there_are_two_parts(num_examples, num_members):
+    model = near_model(61)
+    model.prior.index.nearest = lambda rows, means, count: torch.zeros(1, 1, dtype=torch.int64)
+    training_terms(model, examples(num_examples))
+    members = torch.arange(61)[model.prior.last.members]
+    assert len(members) in (num_members, num_members + 1)  # 1 is live, and not of this part
+
+
+@pytest.mark.parametrize(
+    ("num_points", "expected"),
+    [(300, [10, 20, 40, 80, 160, 200, 400]), (500_000, [10, 20, 40, 80, 160, 320, 640, 1000, 2000])],
+)
+def test_components_are_sorted_into_cells_anew_now_and_then(num_points, expected, monkeypatch):
+    prior = TrackedPseudocoresetPrior(Pseudocoreset(torch.zeros(num_points, 1), 1000), 1, num_near=1)
+    ages = []
+    monkeypatch.setattr(InvertedFile, "build", lambda self, means: ages.append(int(prior.index_age)))
+    for _ in range(expected[-1] + 9):
+        prior.last = TrackedStep(slice(0), *[torch.zeros(0, 1)] * 3, slice(None), *[torch.zeros(0)] * 2)
+        prior.advance()
+    assert ages == expected
 
 
 def near_model(num_points: int) -> VAE:
@@ -351,11 +378,29 @@ def test_looking_at_a_training_loss_changes_nothing():
 def test_the_pseudocoreset_follows_a_frozen_network_too():
     model, x = small_model(num_live=2), examples()
     model.requires_grad_(False)
-    rule = Tracking(model)
-    before = model.prior.pseudocoreset.probabilities.clone()
+    rule, moved = Tracking(model), set()
     for seed in range(4):
+        before = {name: value.clone() for name, value in model.prior.state_dict().items()}
         follow(model, rule, x, seed=seed)
-    assert not torch.equal(before, model.prior.pseudocoreset.probabilities)
+        after = model.prior.state_dict()
+        changed = {name for name in before if not torch.equal(before[name], after[name])}
+        assert {"targets", "pseudocoreset.probabilities"} <= changed
+        moved.add("pseudocoreset.points" in changed)
+    assert moved == {True, False}  # points move in some steps only
+
+
+def test_a_point_that_waits_very_long_does_not_move_further():
+    """It would leap over all the data's range, or become its own reconstruction."""
+    displacements = []
+    for num_points in (80, 81, 800):  # 320 steps between moves, 324, 3200
+        model, x = small_model(num_live=1, num_points=num_points), examples()
+        model.prior.pseudocoreset.data_range = None
+        rule = Tracking(model, decoded_rate=0.0)
+        before = model.prior.pseudocoreset.points[0].clone()
+        follow(model, rule, x)
+        displacements.append((model.prior.pseudocoreset.points[0] - before).abs())
+    for displacement in displacements:  # Adam's first step is one step size in each direction
+        torch.testing.assert_close(displacement, torch.full((6,), 320 * rule.step_size, dtype=F64), rtol=5e-3, atol=0)
 
 
 def test_without_kl_terms_there_is_nothing_to_follow():

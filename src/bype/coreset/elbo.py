@@ -37,7 +37,7 @@ class ELBOAscent(nn.Module):
     step_size
         Of Adam on the points, at the first step of an update; it falls linearly to a tenth over ``num_steps``.
     num_steps
-        The steps that an update takes at most.
+        The number of steps over which it falls: give an update no more batches.
     weight_rate
         How much of the newest batch's responsibilities enters the weights.
 

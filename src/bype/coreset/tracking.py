@@ -12,13 +12,15 @@ from bype.priors.tracked import TrackedPseudocoresetPrior, TrackedStep
 
 _EPSILON = 1e-10
 """Gradients in a target are small: a component has a five-hundredth of the mass, and less."""
+_MOST_STEPS = 320
+"""A point that waits longer until it moves again does not move further: the gradient says nothing so far away."""
 
 
 class Tracking(nn.Module):
     r"""Ascend :math:`E_x E_{q(z \mid x)} \log p(z \mid U, w)` at every step of training, in the latent space.
 
     Each pseudo-point has a latent target :math:`c_m`, at which it stands in the mixture while it is not encoded. A
-    training step gives the gradient in all M targets at once, without encoding them; Adam moves them along it. When a
+    training step gives the gradient in all targets that count, without encoding them; Adam moves them along it. When a
     point's turn comes, once in T steps, it is encoded, and the loss of that step gets the term
 
     .. math:: \frac{\beta}{2} \, (T - 1) \, \frac{w_m}{N} \, \frac{\|\mu(u_m) - c_m\|^2}{\sigma^2},
@@ -36,13 +38,14 @@ class Tracking(nn.Module):
     model
         With a :class:`~bype.priors.TrackedPseudocoresetPrior`, which will be moved.
     step_size
-        Of Adam on the points, for each training step: a point that moves once in 128 steps moves 128 times as far.
+        Of Adam on the points, for each training step: a point that moves once in 128 steps moves 128 times as far, but
+        not more than 320 times.
     target_step_size
         Of Adam on the targets, in latent units.
     memory
         Weights are an average over about so many examples for each component.
     decoded_rate
-        How much of its own reconstruction enters a point, for each training step.
+        How much of its own reconstruction enters a point, for each training step, up to 320 of them.
     """
 
     num_target_steps: Tensor
@@ -148,7 +151,7 @@ class Tracking(nn.Module):
         self.num_point_steps[rows] += 1
         mean, square = self.point_mean[rows], self.point_square[rows]  # views: they are changed in place
         average_(mean, square, gradient.flatten(1))
-        num_steps = prior.steps_between_moves
+        num_steps = min(prior.steps_between_moves, _MOST_STEPS)
         moved = direction(mean, square, self.num_point_steps[rows], _EPSILON).mul_(self.step_size * num_steps)
         points = last.points - moved.reshape(last.points.shape)
         share = min(1.0, self.decoded_rate * num_steps)
