@@ -194,6 +194,16 @@ def test_autocast_does_not_round_single_normals():
         torch.testing.assert_close(ours, exact, rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_very_far_components_have_no_gradient_rather_than_a_denormal_one(shared):
+    """Numbers next to the smallest one make products many times slower, in every layer that they reach."""
+    means = torch.tensor([[0.0], [13.8]], requires_grad=True)  # exp(-95) of the nearest
+    log_variance = torch.zeros(()) if shared else torch.zeros(2, 1)
+    NormalMixture(means, log_variance, torch.zeros(2)).log_prob(torch.tensor([[0.1]])).sum().backward()
+    assert means.grad[0] != 0
+    assert means.grad[1].abs() == 0 or means.grad[1].abs() > torch.finfo(torch.float32).tiny
+
+
 def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="means"):
         NormalMixture(torch.zeros(3, 2), torch.tensor(0.0), torch.zeros(4))

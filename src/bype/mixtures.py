@@ -269,7 +269,11 @@ class NormalMixture:
         own_BM = self._excluded(first_row, len(rows_BD), first_component, len(bias_M))
         if own_BM is not None:
             joint_BM = joint_BM.masked_fill(own_BM, _lowest(joint_BM.dtype))
-        log_sum_B = torch.logsumexp(joint_BM, 1) if torch.is_grad_enabled() else _overwriting_logsumexp(joint_BM)
+        if torch.is_grad_enabled():
+            floor_B1 = joint_BM.detach().amax(1, keepdim=True) + _LOG_NOTHING
+            log_sum_B = torch.logsumexp(joint_BM.clamp_min(floor_B1), 1)
+        else:
+            log_sum_B = _overwriting_logsumexp(joint_BM)
         return torch.add(log_sum_B, constant_B)
 
     def _shared_variance_block(self, rows_BD: Tensor) -> Tensor:

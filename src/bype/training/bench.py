@@ -48,6 +48,7 @@ def priors_to_time(num_train: int) -> dict[str, TrainingConfig]:
         "pseudocoreset, no update between epochs": TrainingConfig(update="frozen"),
         "pseudocoreset, joint": TrainingConfig(update="joint"),
         "VampPrior": TrainingConfig(prior="vamp"),
+        "Exemplar, 500 drawn in each step": TrainingConfig(prior="exemplar"),
         f"Exemplar, nearest 10 of {exemplars:,}": TrainingConfig(prior="exemplar", components=exemplars, neighbours=10),
         f"Exemplar, {exemplars:,} exact": TrainingConfig(prior="exemplar", components=exemplars),
     }
