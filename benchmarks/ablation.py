@@ -16,8 +16,8 @@ from pathlib import Path
 from bype.cli import main as bype
 from bype.evaluation.pseudopoints import points_and_weights
 from bype.evaluation.records import Evaluation, read_results
-from bype.pictures import grid, png, to_bytes
 from bype.training.trained import TrainedRun
+from draw import draw_heaviest
 
 SCHEDULE = [
     "--length",
@@ -63,11 +63,8 @@ def fill(run: Path, data: str, store: Path, rule: str, seed: int) -> bool:
 
 def show(run: Path, folder: Path) -> None:
     """Draw the heaviest pseudo-points of a run."""
-    opened = TrainedRun.open(run)
-    points, weights, _ = points_and_weights(opened.model, 1)
-    heaviest = weights.argsort(descending=True, stable=True)[:40]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{run.name}.png").write_bytes(png(grid(to_bytes(points[heaviest].detach().numpy()), 20)))
+    points, weights, _ = points_and_weights(TrainedRun.open(run).model, 1)
+    draw_heaviest(points, weights, folder / f"{run.name}.png")
 
 
 def mean(values: list[float]) -> str:

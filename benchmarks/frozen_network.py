@@ -22,11 +22,11 @@ from bype.coreset import PSVI, ELBOAscent, RestartedAdam
 from bype.coreset.elbo import ascent_gradient
 from bype.mixtures import NormalMixture
 from bype.models import LatentModel
-from bype.pictures import grid, png, to_bytes
 from bype.priors import Pseudocoreset
 from bype.priors.base import encode_source
 from bype.training.examples import StoreSource
 from bype.training.trained import TrainedRun
+from draw import draw_heaviest
 from measure import machine
 
 
@@ -141,23 +141,18 @@ def main() -> None:
             flush=True,
         )
 
-    def picture(name: str, points: Tensor) -> None:
+    def picture(name: str, points: Tensor, weights: Tensor) -> None:
         if arguments.pictures is not None:
-            arguments.pictures.mkdir(parents=True, exist_ok=True)
-            file = arguments.pictures / (re.sub(r"[^\w.]+", "-", name) + ".png")
-            file.write_bytes(png(grid(to_bytes(points.numpy()), 20)))
-
-    def heaviest() -> Tensor:
-        return coreset.points[coreset.probabilities.argsort(descending=True, stable=True)[:40]]
+            draw_heaviest(points, weights, arguments.pictures / (re.sub(r"[^\w.]+", "-", name) + ".png"))
 
     report("500 random images, equal weights: the start", start)
-    picture("start", heaviest())
+    picture("start", coreset.points, coreset.weights)
     report("all training images", best)
     mean_image = torch.stack([train.read(rows).mean(0) for rows in np.array_split(np.arange(len(train)), 50)]).mean(0)
     with torch.no_grad():
         single = NormalMixture(model.encode(mean_image[None]).mean, model.prior.log_variance, torch.zeros(1))
         report("one mean image", validation_kl(model, validation, single))
-    picture("mean", mean_image[None])
+    picture("mean", mean_image[None], torch.ones(1))
     if arguments.free_means:
         began = time.perf_counter()
         report(
@@ -178,7 +173,7 @@ def main() -> None:
         seconds = move(model, train, make(), arguments.steps, arguments.batch)
         kl = validation_kl(model, validation, model.prior_distribution())
         report(name, kl, spectrum(coreset.points - start_points), seconds)
-        picture(name, heaviest())
+        picture(name, coreset.points, coreset.weights)
     if arguments.more_points:
         more = Pseudocoreset.from_source(train, arguments.more_points, generator=torch.Generator().manual_seed(5))
         model.prior.pseudocoreset = more

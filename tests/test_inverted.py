@@ -61,3 +61,11 @@ def test_few_components_are_one_cell():
     means = clustered(30)
     assert torch.equal(built(means).nearest(means, means, 1, 4)[:, 0], torch.arange(30))
     assert built(means).nearest(means, means, 50, 4).shape == (30, 30)
+
+
+def test_autocast_does_not_change_what_is_near():
+    means = clustered(3000)
+    index = built(means)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = index.nearest(means[:50] + 0.5, means, count=15)
+    assert torch.equal(found, index.nearest(means[:50] + 0.5, means, count=15))

@@ -178,7 +178,9 @@ def test_autocast_does_not_round_the_density(shared, with_gradient):
     expected = NormalMixture(means, log_variance, weights.log()).log_prob(z)
     with torch.set_grad_enabled(with_gradient), torch.autocast("cpu", dtype=torch.bfloat16):
         inside = NormalMixture(means, log_variance, weights.log()).log_prob(z)
-        torch.testing.assert_close(inside, expected, rtol=1e-5, atol=1e-5)
+        if with_gradient:
+            assert torch.equal(inside, expected)
+        torch.testing.assert_close(inside, expected, rtol=1e-5, atol=1e-5)  # without, squares are summed another way
         half = NormalMixture(means.bfloat16(), log_variance.bfloat16(), weights.log()).log_prob(z)
         assert half.dtype == torch.float32
         assert half.isfinite().all()
@@ -209,6 +211,11 @@ def test_shapes_that_do_not_fit_are_refused():
         NormalMixture(torch.zeros(3, 2), torch.tensor(0.0), torch.zeros(4))
     with pytest.raises(ValueError, match="log_variance"):
         NormalMixture(torch.zeros(3, 2), torch.zeros(3), torch.zeros(3))
+
+
+def test_a_mixture_has_a_component():
+    with pytest.raises(ValueError, match="at least one component"):
+        NormalMixture(torch.zeros(0, 3), torch.tensor(0.0), torch.zeros(0))
 
 
 def test_no_rows_give_no_densities():
@@ -264,3 +271,40 @@ def test_scoring_without_gradient_is_scoring_with_one_near_and_far(dtype, log_va
         without = mixture.log_prob(z)
     tolerance = {"rtol": 3e-6, "atol": 3e-4} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-9}
     torch.testing.assert_close(without, with_gradient, **tolerance)
+
+
+@pytest.mark.parametrize("log_variance", [-4.0, -10.0, -14.0])
+def test_narrow_components_do_not_cost_digits(log_variance):
+    generator = torch.Generator().manual_seed(0)
+    means = torch.randn(200, 40, generator=generator)
+    rows = means[:50] + math.exp(log_variance / 2) * torch.randn(50, 40, generator=generator)
+    shared = torch.tensor(log_variance)
+    exact = NormalMixture(means.double(), shared.double(), torch.zeros(200).double()).log_prob(rows.double())
+    with torch.no_grad():
+        found = NormalMixture(means, shared, torch.zeros(200)).log_prob(rows)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("with_gradient", [False, True])
+def test_a_mixture_stays_what_it_is_when_an_optimiser_moves_its_variance(with_gradient):
+    log_variance = torch.nn.Parameter(torch.tensor(0.0))
+    z = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    with torch.set_grad_enabled(with_gradient):
+        mixture = NormalMixture(torch.zeros(4, 3), log_variance, torch.zeros(4))
+        before = mixture.log_prob(z).detach()
+        with torch.no_grad():
+            log_variance.add_(1.0)
+        assert torch.equal(mixture.log_prob(z).detach(), before)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_rows_may_be_scored_twice_with_a_gradient(shared):
+    means, log_variance, weights = make_mixture(shared)
+    leaf = means.clone().requires_grad_()
+    mixture = NormalMixture(leaf, log_variance, weights.log())
+    z = torch.randn(5, 3, dtype=F64, generator=torch.Generator().manual_seed(0))
+    mixture.log_prob(z).sum().backward()
+    once = leaf.grad.clone()
+    mixture.log_prob(z).sum().backward()
+    torch.testing.assert_close(leaf.grad, 2 * once)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         TrackedPseudocoresetPrior,
         VampPrior,
     )
+    from bype.training.trained import TrainedRun
 
 __version__ = "0.1.0.dev0"
 
@@ -43,6 +44,7 @@ _HOMES = {
         "TrackedPseudocoresetPrior",
         "VampPrior",
     ),
+    "bype.training.trained": ("TrainedRun",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -69,6 +71,7 @@ __all__ = [
     "TensorSource",
     "TrackedPseudocoresetPrior",
     "Tracking",
+    "TrainedRun",
     "VampPrior",
     "conv_hvae",
     "embed",

@@ -9,9 +9,9 @@ import math
 import torch
 from torch import Tensor
 
+from bype.distributions import LOG_TWO_PI
 from bype.mixtures import NormalMixture
 
-_LOG_TWO_PI = math.log(2 * math.pi)
 _BLOCK = 2048
 _SMALL_SPREAD = 1.0
 """Directions in which component means spread less than so many standard deviations of a component count as narrow."""
@@ -84,10 +84,6 @@ class NearbyMixture:
         columns = [self._bounds(b, value[:, b]) for b in range(len(self._centres_BD))]
         return torch.stack([lower for lower, _ in columns], 1), torch.stack([excess for _, excess in columns], 1)
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the lower bound alone."""
-        return self.bounds(value)[0]
-
     def _bounds(self, b: int, rows_KD: Tensor) -> tuple[Tensor, Tensor]:
         index, dtype = self._index, rows_KD.dtype
         moved_K = ((rows_KD - self._centres_BD[b]).double() @ index.wide_DP).norm(dim=1)
@@ -120,5 +116,5 @@ class NearbyMixture:
                 continue
             block_K = exponent_KC.sub_(largest_K[:, None]).exp_().sum(1).log_() + largest_K - square_K
             log_sum_K = torch.logaddexp(log_sum_K, block_K)
-        log_normaliser = -0.5 * rows_KD.shape[1] * (_LOG_TWO_PI + math.log(index.variance))
+        log_normaliser = -0.5 * rows_KD.shape[1] * (LOG_TWO_PI + math.log(index.variance))
         return log_sum_K + log_normaliser, torch.nn.functional.softplus(log_missing_K - log_sum_K)

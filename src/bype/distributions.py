@@ -41,7 +41,7 @@ class BatchSlice:
 RowRandomness = Randomness | BatchSlice
 """Where random numbers for the rows of a batch come from: as above, or a slice of a larger batch."""
 
-_LOG_TWO_PI = math.log(2 * math.pi)
+LOG_TWO_PI = math.log(2 * math.pi)
 
 
 def standard_normal(shape: Sequence[int], *, like: Tensor, generator: RowRandomness = None) -> Tensor:
@@ -113,7 +113,7 @@ class DiagonalNormal:
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (...) of ``value`` (..., D)."""
         squared = (value - self.mean).square() * torch.exp(-self.log_variance)
-        return -0.5 * (squared + self.log_variance + _LOG_TWO_PI).sum(-1)
+        return -0.5 * (squared + self.log_variance + LOG_TWO_PI).sum(-1)
 
     def sample(self, shape: Sequence[int] = (), *, generator: RowRandomness = None) -> Tensor:
         """Draw (*shape, ..., D), reparameterised: gradients reach mean and variance."""
@@ -127,7 +127,7 @@ class DiagonalNormal:
         """
         noise = standard_normal((*shape, *self.mean.shape), like=self.mean, generator=generator)
         value = self.mean + noise * torch.exp(0.5 * self.log_variance)
-        log_two_pi = self.mean.shape[-1] * _LOG_TWO_PI
+        log_two_pi = self.mean.shape[-1] * LOG_TWO_PI
         return value, -0.5 * (squared_length(noise) + self.log_variance.sum(-1) + log_two_pi)
 
 
@@ -150,7 +150,7 @@ class StandardNormal:
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (...) of ``value`` (..., D)."""
-        return -0.5 * (squared_length(value) + value.shape[-1] * _LOG_TWO_PI)
+        return -0.5 * (squared_length(value) + value.shape[-1] * LOG_TWO_PI)
 
     def sample(self, shape: Sequence[int] = (), *, generator: Randomness = None) -> Tensor:
         """Draw (*shape, D)."""

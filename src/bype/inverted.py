@@ -95,7 +95,8 @@ class InvertedFile(nn.Module):
         num_probes = min(num_probes, len(self.cells))
         ids_BK = self.cells[torch.cdist(rows, self.centres).topk(num_probes, largest=False).indices].flatten(1)
         near_BKD = means.index_select(0, ids_BK.flatten()).reshape(*ids_BK.shape, -1)
-        squares_BK = torch.linalg.vecdot(near_BKD, near_BKD)
-        distance_BK = torch.baddbmm(squares_BK[:, :, None], near_BKD, rows[:, :, None], alpha=-2)[:, :, 0]
+        with torch.autocast(rows.device.type, enabled=False):  # which would round them to half as many digits
+            squares_BK = torch.linalg.vecdot(near_BKD, near_BKD)
+            distance_BK = torch.baddbmm(squares_BK[:, :, None], near_BKD, rows[:, :, None], alpha=-2)[:, :, 0]
         found = distance_BK.topk(min(count, distance_BK.shape[1]), largest=False).indices
         return ids_BK.gather(1, found)

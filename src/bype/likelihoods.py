@@ -181,9 +181,9 @@ class SquaredError(FixedGaussian):
 
     def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
         mean = self.mean(output)
-        is_spare = mean is not output and mean.shape == (x + mean[..., :1]).shape
-        if is_spare and not torch.is_grad_enabled():  # in the memory of the clamped mean, which nobody else sees
-            return -mean.sub_(x).square_().sum(-1)
+        is_spare = mean is not output and mean.shape[-x.ndim :] == x.shape and mean.dtype == x.dtype
+        if is_spare and not torch.is_grad_enabled():
+            return -mean.sub_(x).square_().sum(-1)  # in the memory of the clamped mean, which nobody else sees
         return -(x - mean).square().sum(-1)
 
 

@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from bype.distributions import DiagonalNormal, Randomness, squared_length, uniform
+from bype.distributions import LOG_TWO_PI, DiagonalNormal, Randomness, squared_length, uniform
 
-_LOG_TWO_PI = math.log(2 * math.pi)
 _BLOCK_ELEMENTS = 2**22
 """The largest rows x components block that a mixture holds at once: 16 MB in float32."""
 _CACHED_ELEMENTS = 2**20
@@ -25,6 +24,8 @@ _RECOMPUTED_ELEMENTS = 2**18
 """The same where they are worked out again for a gradient."""
 _LOG_NOTHING = -60.0
 """No component is taken to be further below the nearest: products of numbers near the smallest one are very slow."""
+_ROUNDING = 0.01
+"""How many nats the squares of means may lose in float32; without a gradient narrower mixtures take float64."""
 _MIN_COMPONENTS = 512
 """Narrower blocks than this would spend their time in overhead: fewer rows are taken instead."""
 
@@ -75,7 +76,7 @@ class _SharedVarianceScore(torch.autograd.Function):
         kept = (share_BM, total_B1) if len(blocks) == 1 else (log_sum_B1, torch.ones_like(log_sum_B1))
         ctx.save_for_backward(*kept, offset_BD, mean_MD, precision, square_B, square_M, bias_M)
         ctx.blocks, ctx.excluded = blocks, excluded
-        log_normaliser = 0.5 * means_MD.shape[1] * (_LOG_TWO_PI + log_variance)
+        log_normaliser = 0.5 * means_MD.shape[1] * (LOG_TWO_PI + log_variance)
         log_prob_B: Tensor = log_sum_B1[:, 0] - 0.5 * precision * square_B - log_normaliser
         return log_prob_B
 
@@ -120,8 +121,9 @@ def _joint(offset_BD: Tensor, scaled_MD: Tensor, bias_M: Tensor, excluded_BM: Te
 class NormalMixture:
     r"""Weighted mixture of normals, :math:`p(z) = \sum_m \pi_m N(z \mid \mu_m, \sigma_m^2)` (the paper's Eq. 12).
 
-    Scoring is exact. It runs over blocks of rows and components, and a gradient recomputes blocks instead of storing
-    them where there are many, so memory stays bounded for any number of components.
+    Scoring is exact up to rounding: some thousandths of a nat in float32, more with a gradient if components are very
+    narrow. It runs over blocks of rows and components, and a gradient recomputes blocks instead of storing them where
+    there are many, so memory stays bounded for any number of components.
 
     Parameters
     ----------
@@ -145,9 +147,9 @@ class NormalMixture:
     def __init__(
         self, means: Tensor, log_variance: Tensor, log_weights: Tensor, *, take_as_they_are: bool = False
     ) -> None:
-        if means.ndim != 2 or log_weights.shape != means.shape[:1]:
+        if means.ndim != 2 or len(means) < 1 or log_weights.shape != means.shape[:1]:
             raise ValueError(
-                f"a mixture needs means (M, D) and log_weights (M,), "
+                f"a mixture needs means (M, D) and log_weights (M,) of at least one component, "
                 f"not {tuple(means.shape)} and {tuple(log_weights.shape)}"
             )
         if log_variance.shape not in ((), means.shape):
@@ -158,34 +160,38 @@ class NormalMixture:
         if means.dtype.itemsize < 4:  # half precision, as an encoder under autocast gives it
             means, log_variance = means.float(), log_variance.float()
         self.means = means
-        self.log_variance = log_variance
+        # A shared variance is a parameter that an optimiser changes in place; this mixture stays what it is.
+        self.log_variance = log_variance.clone() if log_variance.ndim == 0 else log_variance
         self.log_weights = log_weights if take_as_they_are else log_weights - torch.logsumexp(log_weights, 0)
         # A block whose weights are all zero would have log-sum-exp -inf, and NaN for a gradient.
         self._finite_log_weights_M = self.log_weights.to(means.dtype).clamp_min(_lowest(means.dtype))
         self._centre = means.detach().mean(0)
-        self._parts: dict[bool, tuple[Tensor, Tensor]] = {}
+        self._parts: tuple[Tensor, Tensor] | None = None
+        """Without gradient: those with one are part of a graph that may be gone when rows are scored again."""
 
     def _product_parts(self) -> tuple[Tensor, Tensor]:
-        """Return coefficients (M, F) and bias (M,), worked out once with and once without gradient.
+        """Return coefficients (M, F) and bias (M,), worked out once if no gradient is wanted.
 
         The log of weight times density of row b under component m is made of one product: features_b . coefficients_m +
         bias_m + constant_b. Expanding squares loses the fewest digits near the origin, hence the centre.
         """
-        with_gradient = torch.is_grad_enabled()
-        if with_gradient not in self._parts:
-            mean_MD = self.means - self._centre
-            num_dimensions = mean_MD.shape[1]
-            precision = torch.exp(-self.log_variance)
-            scaled_MD = precision * mean_MD
-            if self.log_variance.ndim == 0:
-                coefficients_MF = scaled_MD
-                log_determinant = num_dimensions * self.log_variance
-            else:
-                coefficients_MF = torch.cat([scaled_MD, -0.5 * precision], 1)
-                log_determinant = self.log_variance.sum(1)
-            normaliser_M = (scaled_MD * mean_MD).sum(1) + num_dimensions * _LOG_TWO_PI + log_determinant
-            self._parts[with_gradient] = coefficients_MF, self._finite_log_weights_M - 0.5 * normaliser_M
-        return self._parts[with_gradient]
+        if self._parts is not None and not torch.is_grad_enabled():
+            return self._parts
+        mean_MD = self.means - self._centre
+        num_dimensions = mean_MD.shape[1]
+        precision = torch.exp(-self.log_variance)
+        scaled_MD = precision * mean_MD
+        if self.log_variance.ndim == 0:
+            coefficients_MF = scaled_MD
+            log_determinant = num_dimensions * self.log_variance
+        else:
+            coefficients_MF = torch.cat([scaled_MD, -0.5 * precision], 1)
+            log_determinant = self.log_variance.sum(1)
+        normaliser_M = (scaled_MD * mean_MD).sum(1) + num_dimensions * LOG_TWO_PI + log_determinant
+        parts = coefficients_MF, self._finite_log_weights_M - 0.5 * normaliser_M
+        if not torch.is_grad_enabled():
+            self._parts = parts
+        return parts
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (...) of ``value`` (..., D)."""
@@ -193,6 +199,8 @@ class NormalMixture:
         rows_BD = value.reshape(-1, num_dimensions).to(self.means.dtype)
         is_shared = self.log_variance.ndim == 0
         if is_shared and not torch.is_grad_enabled() and type(self) is NormalMixture:
+            if self._finer is not None:
+                return self._finer.log_prob(value.double()).to(self.means.dtype)
             blocks = torch.split(rows_BD, max(1, _CACHED_ELEMENTS // num_components))
             return torch.cat([self._shared_variance_block(rows) for rows in blocks]).reshape(value.shape[:-1])
         if is_shared and torch.is_grad_enabled():
@@ -298,9 +306,18 @@ class NormalMixture:
         return log_prob_B
 
     @cached_property
+    def _finer(self) -> "NormalMixture | None":
+        """The same in float64, if components are so narrow that expanded squares would be off by more than 0.01."""
+        square = squared_length(self.means - self._centre).max() * torch.exp(-self.log_variance)
+        if self.means.dtype == torch.float64 or square * torch.finfo(self.means.dtype).eps < _ROUNDING:
+            return None
+        parts = self.means.double(), self.log_variance.double(), self.log_weights.double()
+        return NormalMixture(*parts, take_as_they_are=True)
+
+    @cached_property
     def _log_peak(self) -> Tensor:
         """The log density of a component at its mean."""
-        return -0.5 * self.means.shape[1] * (_LOG_TWO_PI + self.log_variance)
+        return -0.5 * self.means.shape[1] * (LOG_TWO_PI + self.log_variance)
 
     @cached_property
     def _quick_coefficients(self) -> Tensor:

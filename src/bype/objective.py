@@ -143,7 +143,7 @@ def _scored_draws(
         log_top, excess = prior.bounds(draw.top)
     else:
         log_top, excess = prior.log_prob(draw.top), None
-    log_prior = {model.top_level: log_top, **draw.log_conditional}
+    log_prior = {model.levels[0]: log_top, **draw.log_conditional}
     terms = ELBOTerms(
         reconstruction=_log_likelihood(model, x, draw.output),
         kl={level: log_q - log_prior[level] for level, log_q in draw.log_posterior.items()},
@@ -175,8 +175,15 @@ class ImportanceWeightedBound:
 
     @property
     def monte_carlo_error(self) -> Tensor:
-        """(B,), the standard error of ``log_likelihood`` over redraws, to first order."""
-        return (1 / self.effective_sample_size - 1 / self.num_samples).clamp_min(0).sqrt()
+        """(B,), the standard error of ``log_likelihood`` over redraws, to first order; NaN for a single draw."""
+        return monte_carlo_error(self.effective_sample_size, self.num_samples)
+
+
+def monte_carlo_error(effective_sample_size: Tensor, num_samples: int) -> Tensor:
+    """Return the standard error of a log of a mean of weights, to first order; a single draw says nothing of it."""
+    if num_samples == 1:
+        return torch.full_like(effective_sample_size, torch.nan)
+    return (1 / effective_sample_size - 1 / num_samples).clamp_min(0).sqrt()
 
 
 @torch.no_grad()

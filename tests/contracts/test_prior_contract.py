@@ -15,6 +15,7 @@ from bype.priors import (
     Pseudocoreset,
     PseudocoresetPrior,
     TensorSource,
+    TrackedPseudocoresetPrior,
     TrainingBatch,
     VampPrior,
 )
@@ -40,6 +41,10 @@ def pseudocoreset_prior() -> Prior:
     return PseudocoresetPrior(Pseudocoreset(EXAMPLES[:8], total=30, weights=30 * weights / weights.sum()))
 
 
+def tracked_prior(num_near: int) -> Prior:
+    return TrackedPseudocoresetPrior(pseudocoreset_prior().pseudocoreset, LATENT_DIM, num_live=3, num_near=num_near)
+
+
 PRIORS = {
     "Gaussian": lambda: GaussianPrior(LATENT_DIM),
     "VampPrior": lambda: VampPrior(EXAMPLES[:8]),
@@ -47,6 +52,8 @@ PRIORS = {
     "Exemplar, nearest": lambda: NearestExemplarPrior(TensorSource(EXAMPLES), 20, LATENT_DIM, num_neighbours=3),
     "pseudocoreset": pseudocoreset_prior,
     "pseudocoreset, joint": lambda: JointPseudocoresetPrior(pseudocoreset_prior().pseudocoreset),
+    "pseudocoreset, tracked": lambda: tracked_prior(num_near=0),
+    "pseudocoreset, tracked and near": lambda: tracked_prior(num_near=1),
 }
 
 

@@ -244,6 +244,23 @@ def test_what_is_no_source_is_refused(tmp_path):
         prepare(tmp_path / "f.npy", tmp_path / "store", validation=1.5)
 
 
+def test_what_does_not_apply_is_refused_and_not_ignored(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((30, 8, 8), dtype=np.uint8))
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n")
+    (tmp_path / "images").mkdir()
+    Image.new("L", (8, 8)).save(tmp_path / "images" / "a.png")
+    for name, options, message in (
+        ("x.npy", SourceOptions(size=4), "resize arrays yourself"),
+        ("x.npy", SourceOptions(label="y"), "an array called y or labels"),
+        ("t.csv", SourceOptions(size=4), "--size is for folders of images"),
+        ("images", SourceOptions(label="y"), "--label is for tables"),
+        ("images", SourceOptions(size=-4), "--size must be at least 1 pixel, not -4"),
+    ):
+        with pytest.raises(SourceError, match=message):
+            prepare(tmp_path / name, tmp_path / "store", options)
+    assert not (tmp_path / "store").exists()
+
+
 def test_the_same_seed_divides_the_same_way(tmp_path):
     np.save(tmp_path / "f.npy", np.arange(200.0).reshape(100, 2))
     prints = [prepare(tmp_path / "f.npy", tmp_path / str(k), seed=k // 2).manifest.fingerprint for k in range(4)]

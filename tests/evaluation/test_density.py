@@ -1,5 +1,7 @@
 """The likelihood of a split, through the path that the command takes."""
 
+import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +97,37 @@ def test_a_journal_of_something_else_is_not_believed(trained_bype, tmp_path):
         measure_density(opened.model, source, DensityOptions(2), tmp_path / "journal", {"step": 7}, stop)
     found = measure_density(opened.model, source, DensityOptions(30), tmp_path / "journal", {"step": 1})
     assert found.negative_log_likelihood == measured(trained_bype, tmp_path, num_samples=30).negative_log_likelihood
+
+
+BROKEN_BLOCKS = {
+    "fewer values": lambda block: block.update(log_likelihood=block["log_likelihood"][:1]),
+    "a list for a place": lambda block: block.update(first=[]),
+    "text for values": lambda block: block.update(log_likelihood="abc"),
+    "text among values": lambda block: block["neglected"].__setitem__(0, "x"),
+    "no number": lambda block: block["reconstruction"].__setitem__(0, float("nan")),
+    "another level": lambda block: block.update(kl={"y": block["kl"]["z"]}),
+    "no levels": lambda block: block.update(kl=[]),
+    "text for the time": lambda block: block.update(seconds="1"),
+    "a field more": lambda block: block.update(more=1),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_BLOCKS)
+def test_a_block_of_a_journal_is_looked_at_before_it_is_believed(trained_bype, tmp_path, name):
+    opened = TrainedRun.open(trained_bype)
+    arguments = opened.model, StoreSource(opened.store().split("test")), DensityOptions(3), tmp_path / "journal", {}
+    whole = measure_density(*arguments)
+    lines = (tmp_path / "journal").read_text().splitlines()
+    block = json.loads(lines[2])
+    BROKEN_BLOCKS[name](block)
+    (tmp_path / "journal").write_text("\n".join([*lines[:2], json.dumps(block), *lines[3:], ""]))
+    again = measure_density(*arguments)
+    assert dataclasses.replace(again, seconds=0) == dataclasses.replace(whole, seconds=0)
+
+
+def test_a_single_draw_tells_nothing_of_its_error(trained_bype, tmp_path):
+    assert measured(trained_bype, tmp_path, num_samples=1).monte_carlo_error is None
+    assert measured(trained_bype, tmp_path, num_samples=2).monte_carlo_error > 0
 
 
 def test_far_components_are_left_out_only_within_the_bound(trained_exemplar, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """evaluation.json: what goes in comes out, and nothing else is believed."""
 
+import dataclasses
 import json
 
 import pytest
@@ -34,6 +35,13 @@ def test_what_goes_in_comes_out(tmp_path):
     results = Results([FOUND], [ClassifierError(7, "abc", "prior", 0.4, 10, 100, [1.5, 1.6])])
     write_results(tmp_path, results)
     assert read_results(tmp_path) == results
+
+
+def test_very_large_numbers_come_back(tmp_path):
+    """A column of times in seconds gives a likelihood like this one."""
+    large = dataclasses.replace(GAP, kl=Estimate(-2.27e18, 3.4e38))
+    write_results(tmp_path, Results([dataclasses.replace(FOUND, prior_gap=large)], []))
+    assert read_results(tmp_path).evaluations[0].prior_gap == large
 
 
 def test_the_same_split_is_replaced_and_others_stay():

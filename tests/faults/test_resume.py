@@ -61,7 +61,7 @@ REAL = ("--length", "2 epochs", "--warm-up", "1 epoch", "--update-every", "1 epo
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRIORS)
 def test_many_kills_on_real_images(fashion_store, tmp_path, name):
-    """At least six kills for each prior: at random, during a checkpoint, during an update."""
+    """At least five kills for each prior: at random, during a checkpoint, during an update."""
     arguments = (*REAL, *PRIORS[name])
     finish(command(fashion_store, tmp_path / "whole", *arguments))
     expected = outcome(tmp_path / "whole")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from bype.evaluation.generation import embed
 from bype.models import conv_hvae, mlp_hvae, mlp_vae, residual_vae
 from bype.networks import ConvEncoder, MLPEncoder, ResidualDecoder, ResidualEncoder
 from bype.networks.layers import GatedConv2d, GatedLinear, NormalHead
@@ -47,8 +48,10 @@ def test_convolutional_networks_refuse_feature_vectors(architecture):
 
 def test_a_wrong_shape_is_named():
     model = mlp_vae((1, 28, 28), GaussianPrior(40))
-    with pytest.raises(ValueError, match=r"\(1, 28, 28\), not \(1, 14, 56\)"):
+    with pytest.raises(ValueError, match=r"\(1, 28, 28\), many at a time: .*not \(2, 1, 14, 56\)"):
         ELBO(model)(torch.rand(2, 1, 14, 56))
+    with pytest.raises(ValueError, match=r"\(1, 28, 28\), many at a time: .*not \(2, 28, 28\)"):
+        embed(model, torch.rand(2, 28, 28))
 
 
 def count(module: nn.Module) -> int:

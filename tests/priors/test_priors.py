@@ -302,3 +302,9 @@ def test_large_sources_are_encoded_in_chunks_with_the_same_gradient(monkeypatch)
         assert largest == min(rows, 30)
     for whole, chunked in zip(*results, strict=True):
         torch.testing.assert_close(whole, chunked)
+
+
+@pytest.mark.parametrize("data_range", [None, (0.0, 1.0)])
+def test_missing_values_are_called_by_their_name(data_range):
+    with pytest.raises(ValueError, match="remove or fill what is missing"):
+        Pseudocoreset(torch.tensor([[0.5], [torch.nan]]), total=2, data_range=data_range)

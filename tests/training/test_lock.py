@@ -39,9 +39,9 @@ def test_a_holder_without_a_sign_of_life_is_replaced_and_fenced_off(tmp_path):
     with RunDirectory(tmp_path / "run") as hung:
         age(tmp_path / "run", 120)
         with RunDirectory(tmp_path / "run") as successor:
-            successor.write("status.json", {"state": "mine"})
+            successor.write("notes.json", {"state": "mine"})
             for action in (
-                lambda: hung.write("status.json", {"state": "not mine"}),
+                lambda: hung.write("notes.json", {"state": "not mine"}),
                 lambda: hung.append("timings.jsonl", {}),
                 lambda: hung.write_text("monitor.prom", ""),
             ):
@@ -81,9 +81,9 @@ def test_of_many_that_would_take_over_one_does(tmp_path):
 
 def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
     with RunDirectory(tmp_path / "run") as run:
-        run.write("status.json", {"state": "mine"})
-        (tmp_path / "run" / ".status.json.0123abcd.partial").write_text("{")
+        run.write("notes.json", {"state": "mine"})
+        (tmp_path / "run" / ".notes.json.0123abcd.partial").write_text("{")
         (tmp_path / "run" / ".store.partial").mkdir()  # of a preparation, which knows what to do with it
     with RunDirectory(tmp_path / "run"):
         assert [path.name for path in (tmp_path / "run").glob(".*.partial")] == [".store.partial"]
-        assert (tmp_path / "run" / "status.json").exists()
+        assert (tmp_path / "run" / "notes.json").exists()

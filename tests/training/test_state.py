@@ -39,7 +39,7 @@ def test_as_many_processes_get_their_own_sums_and_another_number_loses_none():
         {"step": True},
         {"best": "1"},
         {"is_update_due": 1},
-        {"best": 1e300},
+        {"best": float("inf")},
         {"shares": []},
         {"shares": [[1, {"kl": "1"}]]},
         {"shares": [[1.5, {}]]},
@@ -50,3 +50,8 @@ def test_as_many_processes_get_their_own_sums_and_another_number_loses_none():
 def test_a_state_of_a_stranger_is_looked_at(change):
     with pytest.raises(ValueError, match="its"):
         TrainingState.from_fields({**copy.deepcopy(FIELDS), **change}, Group())
+
+
+def test_very_large_sums_come_back():
+    state = TrainingState(sums={"kl": 2e40}, num_examples=3, best=-1e38)
+    assert TrainingState.from_fields(state.to_fields(Group()), Group()) == state

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -145,7 +146,7 @@ def test_choices_that_do_not_fit_the_data_are_refused(store, features, tmp_path)
     for data, changes, message in (
         (features, {"network": "convhvae"}, "choose vae or hvae"),
         (features, {"likelihood": "bernoulli"}, "learned-gaussian"),
-        (store, {"components": 5000}, "more than the 210 examples"),
+        (store, {"components": 5000}, "more than the 210 examples to train on; take --components 210 or fewer"),
     ):
         with pytest.raises(ConfigError, match=message):
             train(replace(**changes), data, tmp_path / "run")
@@ -261,6 +262,41 @@ def test_another_config_or_other_data_is_refused(store, features, tmp_path):
         train(TINY, other, tmp_path / "run")
 
 
+@pytest.mark.parametrize("update", ["psvi", "tracking"])
+def test_a_longer_length_goes_on_as_if_it_had_been_asked_for_at_first(store, tmp_path, update):
+    train(replace(length="4 epochs", update=update), store, tmp_path / "whole")
+    assert train(replace(length="2 epochs", update=update), store, tmp_path / "run").step == 18
+    longer = replace(length="36 steps", update=update)  # the same as 4 epochs
+    assert train(longer, store, tmp_path / "run").step == 36
+    assert read_config(tmp_path / "run")[0] == longer
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    folders = [CheckpointFolder(tmp_path / name / "checkpoints", 2) for name in ("whole", "run")]
+    assert_same_tensors(*(folder.load(36, 10**9) for folder in folders))
+    with pytest.raises(RunError, match="length: 36 steps there, 3 epochs here"):
+        train(replace(length="3 epochs", update=update), store, tmp_path / "run")
+    with pytest.raises(RunError, match="another config"):
+        train(replace(length="9 epochs", update=update, seed=1), store, tmp_path / "run")
+    assert read_config(tmp_path / "run")[0] == longer
+
+
+def test_files_that_are_not_a_runs_are_never_written_over(store, tmp_path):
+    copied = shutil.copytree(store, tmp_path / "store")
+    before = {path.name: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
+    with pytest.raises(RunError, match=r"holds manifest\.json, but no run that can go on.*choose another --out"):
+        train(TINY, copied, copied)
+    assert {path.name: path.read_bytes() for path in copied.rglob("*") if path.is_file()} == before
+    other = tmp_path / "other"
+    (other / "best").mkdir(parents=True)
+    (other / "best" / "weights.bin").write_bytes(b"mine")
+    (other / "config.json").write_text('{"mine": 1}')
+    with pytest.raises(RunError, match=r"holds best and config\.json, but no run that can go on"):
+        train(TINY, store, other)
+    assert sorted(path.name for path in other.rglob("*")) == ["best", "config.json", "weights.bin"]
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "output.txt").write_text("a job's own file is in nobody's way")
+    assert train(TINY, store, tmp_path / "logs").state == "finished"
+
+
 def test_two_trainings_into_one_directory(store, tmp_path):
     with RunDirectory(tmp_path / "run"), pytest.raises(RunError, match=r"being trained by process \d+ on"):
         train(TINY, store, tmp_path / "run")
@@ -347,6 +383,13 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_says_where(store, tmp_path,
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
 
 
+def test_data_of_a_hopeless_scale_are_blamed_and_not_the_learning_rate(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32) * 1e25)
+    prepare(tmp_path / "x.npy", tmp_path / "store")
+    with pytest.raises(RunError, match=r"not finite at step 0: .*; bring the data to a common scale"):
+        train(replace(components=5), tmp_path / "store", tmp_path / "run")
+
+
 def test_a_full_disk_gives_one_line_and_the_run_goes_on_when_there_is_room(store, tmp_path, monkeypatch):
     train(TINY, store, tmp_path / "whole")
     room = 9  # files, enough for the first checkpoint and a part of what follows
@@ -401,6 +444,15 @@ def test_normalised_adam_is_adam_on_unit_gradients():
     zero = [torch.zeros(3)]
     normalise_(zero)
     assert (zero[0] == 0).all()
+
+
+def test_gradients_whose_squares_overflow_are_still_normalised():
+    gradients = [torch.full((4,), 1e25), torch.tensor([3.0, 4.0])]
+    normalise_(gradients)
+    torch.testing.assert_close(gradients[0], torch.full((4,), 0.5))
+    torch.testing.assert_close(gradients[1], torch.tensor([0.6, 0.8]))
+    with pytest.raises(ValueError, match="gradients are not finite"):
+        normalise_([torch.tensor([1.0, torch.inf])])
 
 
 def test_spans():

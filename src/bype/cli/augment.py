@@ -2,19 +2,16 @@
 
 import statistics
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-import tyro
-
-from bype.cli.options import UsageError, parse
+from bype.cli.options import MaybePath, RunFolder, UsageError, parse
 
 
 @dataclass(frozen=True)
 class _Augment:
-    run: tyro.conf.Positional[Path]
+    run: RunFolder
     """the run directory"""
-    data: Path | None = None
+    data: MaybePath = None
     """another store than the one that the run remembers"""
     way: Literal["posterior", "prior"] = "posterior"
     """where latents of generated examples come from: the example's posterior, or the prior's component around it"""
@@ -24,7 +21,7 @@ class _Augment:
     """classifiers for each weight"""
     epochs: int = 100
     """of the classifier; the paper takes 100"""
-    export: Path | None = None
+    export: MaybePath = None
     """instead, write a store with one generated example for each training example, with its label"""
 
 
@@ -32,6 +29,7 @@ def augment(words: list[str]) -> int:
     """Train classifiers with generated examples, or write such examples."""
     options = parse(_Augment, words, "bype augment", "Train classifiers on real and generated examples; it goes on.")
     from bype.console import progress_bar
+    from bype.data.files import is_number
     from bype.evaluation.augmentation import classifier_error, export_generated
     from bype.evaluation.generation import default_way
     from bype.evaluation.journal import Journal, journal_path
@@ -57,7 +55,8 @@ def augment(words: list[str]) -> int:
     }
     found, fingerprint = [], store.manifest.fingerprint
     with Journal(journal_path(run.folder, "augmentation", identity), identity) as journal:
-        entries = [entry for entry in journal.entries if set(entry) == {"share", "seed", "error"}]
+        names = {"share", "seed", "error"}
+        entries = [e for e in journal.entries if set(e) == names and all(map(is_number, e.values()))]
         done = {(entry["share"], entry["seed"]): entry["error"] for entry in entries}
         for share in options.lambdas:
             for seed in range(options.seeds):

@@ -4,26 +4,32 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bype.cli.options import parse
+from bype.cli.options import MaybeCount, MaybeName, MaybeNumber, MaybePath, parse
+
+if TYPE_CHECKING:
+    from bype.data.store import Store
+
+_WIDEST = 100
 
 
 @dataclass(frozen=True)
 class _Prepare:
-    source: tyro.conf.Positional[str]
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """a folder of images (folders in it are classes), a folder with the files of MNIST, Fashion-MNIST or CIFAR-10, a
     .npy, .npz, .csv or .parquet file or a folder of the last, or hf:OWNER/NAME@REVISION on the Hugging Face hub"""
     out: Path
     """the store to make; it must not exist"""
-    size: int | None = None
+    size: MaybeCount = None
     """resize images to so many pixels in height and width, cutting off what is not square"""
-    label: str | None = None
+    label: MaybeName = None
     """the column of a table that holds the label; in parquet the one called label if left out"""
-    validation: float | None = None
+    validation: MaybeNumber = None
     """examples to set apart for validation: a number, or below 1 a share"""
-    test: float | None = None
+    test: MaybeNumber = None
     """the same for test"""
     seed: int = 0
     """for which ones are set apart"""
@@ -60,11 +66,26 @@ def say_skipped(skipped: Sequence[str]) -> None:
         print(f"skipped {len(skipped) - 20} more", file=sys.stderr)
 
 
+def warn_of_scales(store: "Store") -> None:
+    """Say so if some columns of a table would drown the others."""
+    from bype.training.rows import spread_rows
+
+    split = store.split("train")
+    if len(split.shape) == 3:
+        return
+    spread = split.read(spread_rows(len(split), 1000)).std(0)
+    if spread.max() > _WIDEST * spread[spread > 0].min(initial=spread.max()):
+        print(
+            f"warning: column {spread.argmax() + 1} spreads more than {_WIDEST} times as wide as others, and the model "
+            f"will look at it alone; bring columns to a common scale first"
+        )
+
+
 @dataclass(frozen=True)
 class _Check:
-    folder: tyro.conf.Positional[Path]
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="STORE")]
     """the store"""
-    sheet: Path | None = None
+    sheet: MaybePath = None
     """write a contact sheet of images of each class to this PNG file"""
 
 

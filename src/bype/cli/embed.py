@@ -2,22 +2,22 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
-from bype.cli.options import UsageError, parse
+from bype.cli.options import MaybeName, MaybePath, RunFolder, UsageError, parse
 
 
 @dataclass(frozen=True)
 class _Embed:
-    run: tyro.conf.Positional[Path]
+    run: RunFolder
     """the run directory"""
     out: Path
     """a folder for parts of 16,384 rows, part-000000.npz and so on: ids, means and labels"""
-    data: Path | None = None
+    data: MaybePath = None
     """another store than the one that the run remembers"""
-    split: str | None = None
+    split: MaybeName = None
     """test if left out, or what there is"""
     format: Literal["npz", "parquet"] = "npz"
     """of the parts"""
@@ -25,7 +25,7 @@ class _Embed:
     """also estimate the log-likelihood of each example, with so many draws"""
     device: str = "cpu"
     """what computes: cpu, or cuda for a GPU"""
-    shard: str | None = None
+    shard: Annotated[str | None, tyro.conf.arg(metavar="I/N", help_behavior_hint="")] = None
     """such as 2/8: be the third of eight workers, started in any way; under torchrun leave it out"""
 
 

@@ -3,33 +3,32 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import tyro
-
-from bype.cli.options import UsageError, parse
+from bype.cli.options import MaybeCount, MaybeName, MaybePath, RunFolder, UsageError, parse
 
 if TYPE_CHECKING:
     from bype.evaluation.records import Estimate, Evaluation
 
 
+_FEW = 3
+"""An estimate that rests on fewer effective draws is not to be believed."""
 _LONGEST_BLOCK = 6 * 3600.0
 """Seconds for which processes wait for each other: a block of images may take many minutes with a large network."""
 
 
 @dataclass(frozen=True)
 class _Evaluate:
-    run: tyro.conf.Positional[Path]
+    run: RunFolder
     """the run directory"""
-    data: Path | None = None
+    data: MaybePath = None
     """another store than the one that the run remembers"""
-    split: str | None = None
+    split: MaybeName = None
     """test if left out, or what there is"""
     samples: int = 5000
-    """draws for each image to estimate its likelihood; 0 to leave that out"""
-    images: int | None = None
-    """take only so many images for the likelihood, evenly spread over the split"""
+    """draws for each example to estimate its likelihood; 0 to leave that out"""
+    images: MaybeCount = None
+    """take only so many examples for the likelihood, evenly spread over the split"""
     rows: int = 2048
     """decode at most so many latents at once; memory grows with it"""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -81,11 +80,14 @@ def describe(found: "Evaluation") -> Iterator[str]:
         unit = "nats per example" + (", the paper's scale, not normalised" if density.scale == "unnormalised" else "")
         value = density.negative_log_likelihood
         yield f"negative log-likelihood  {value.value:.3f} {unit}"
-        yield f"  standard error over images {value.error:.3f}, of the draws {density.monte_carlo_error:.4f}"
+        draws = "" if density.monte_carlo_error is None else f", of the draws {density.monte_carlo_error:.4f}"
+        yield f"  standard error over examples {value.error:.3f}{draws}"
         yield (
-            f"  {density.num_samples:,} draws for each of {density.num_images:,} images; effective sample size: median "
-            f"{density.median_effective_sample_size:.0f}, smallest {density.smallest_effective_sample_size:.1f}"
+            f"  {density.num_samples:,} draws for each of {density.num_images:,} examples; effective sample size: "
+            f"median {density.median_effective_sample_size:.0f}, smallest {density.smallest_effective_sample_size:.1f}"
         )
+        if density.median_effective_sample_size < _FEW:
+            yield "  so few draws decide that the value is too high; take more --samples, or train longer"
         if density.neglected:
             yield f"  far components left out could lower it by {density.neglected:.2g} at most"
         if density.precision_difference is not None:
@@ -100,7 +102,8 @@ def describe(found: "Evaluation") -> Iterator[str]:
         yield f"  -reconstruction {_pm(density.negative_reconstruction)}{kl}"
     if gap := found.prior_gap:
         low, high = (max(0.0, end.value) for end in (gap.smallest_gap, gap.largest_gap))
-        yield f"prior gap                {low:.3f} to {high:.3f} of a KL of {gap.kl.value:.3f}: a better prior saves it"
+        kl_of_top = f"a KL of {gap.kl.value:.3f}"
+        yield f"prior gap                {low:.3f} to {high:.3f} of {kl_of_top}: what a better prior could still save"
         errors = f"{gap.smallest_gap.error:.3f} and {gap.largest_gap.error:.3f}"
         yield f"  standard errors {errors}; from {gap.num_references:,} references"
     if units := found.active_units:

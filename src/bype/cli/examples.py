@@ -1,5 +1,6 @@
 """Examples that a user names, and files that they go to."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,9 @@ def named_examples(
     from bype.training.examples import StoreSource, as_model_input
 
     chosen = None
+    for name in names:
+        if re.fullmatch(r"-[0-9]+", name):
+            raise UsageError(f"rows are counted from 0; there is none {name}")
     if not names or any(name.isdigit() for name in names):
         store = run.store(data)
         chosen = store.split(split or default_split(store))

@@ -3,19 +3,18 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bype.cli.data import say_skipped
+from bype.cli.data import say_skipped, warn_of_scales
 from bype.cli.evaluate import describe
-from bype.cli.options import UsageError, parse
+from bype.cli.options import MaybeCount, MaybeName, UsageError, parse
 from bype.training.config import TrainingConfig
 
 if TYPE_CHECKING:
     from bype.data.store import Store
 
-_WIDEST = 100
 _LARGEST_SIDE = 64
 _MAX_COMPONENTS = 500
 _DRAWS, _IMAGES = 500, 500
@@ -23,15 +22,15 @@ _DRAWS, _IMAGES = 500, 500
 
 @dataclass(frozen=True)
 class _Fit:
-    data: tyro.conf.Positional[str]
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """what bype data prepare takes, or a store"""
     out: Path
-    """the run directory; the store and the page go into it too"""
+    """the run directory; the store and the report go into it too"""
     minutes: float = 2.5
-    """to train, about, but at least 4 epochs; preparing, evaluating and the page come on top"""
-    size: int | None = None
-    """of images, in height and width; 64 if they are larger or differ"""
-    label: str | None = None
+    """to train, about (at least 4 epochs, at most 500); preparing, evaluating and the report come on top"""
+    size: MaybeCount = None
+    """height and width to resize images to; 64 if they are larger or differ"""
+    label: MaybeName = None
     """the column of a table that holds the label"""
     seed: int = 0
     """of all randomness"""
@@ -60,7 +59,7 @@ def fit(words: list[str]) -> int:
     if (options.out / "store").exists() or (options.out / "config.json").exists():
         print(f"going on with {options.out}, its data and settings; for others choose another --out")
     store = _store(options)
-    _warn_of_scales(store)
+    warn_of_scales(store)
     if (options.out / "config.json").exists():
         config, _ = read_config(options.out)
     else:
@@ -96,6 +95,8 @@ def _store(options: _Fit) -> "Store":
     from bype.data.store import Store
 
     if (Path(options.data) / "manifest.json").exists():
+        if options.size is not None or options.label is not None:
+            raise UsageError("a store is prepared already; leave --size and --label out")
         return Store(options.data)
     folder = options.out / "store"
     if folder.exists():
@@ -109,7 +110,7 @@ def _store(options: _Fit) -> "Store":
     except DifferentSizesError:
         is_large = True
     if is_large and options.size is None:
-        print(f"images are cut to squares of {_LARGEST_SIDE} x {_LARGEST_SIDE} pixels; --size chooses otherwise")
+        print(f"images are resized and cropped to {_LARGEST_SIDE} x {_LARGEST_SIDE} pixels; --size chooses otherwise")
         chosen = dataclasses.replace(chosen, size=_LARGEST_SIDE)
     options.out.mkdir(parents=True, exist_ok=True)
     with progress_bar("preparing") as report:
@@ -119,21 +120,6 @@ def _store(options: _Fit) -> "Store":
     skipped = f"; {len(prepared.skipped)} files were skipped, see above" if prepared.skipped else ""
     print(f"{prepared.manifest.source}: {counts}{skipped}")
     return Store(folder)
-
-
-def _warn_of_scales(store: "Store") -> None:
-    """Say so if some columns of a table would drown the others."""
-    from bype.training.rows import spread_rows
-
-    split = store.split("train")
-    if len(split.shape) == 3:
-        return
-    spread = split.read(spread_rows(len(split), 1000)).std(0)
-    if spread.max() > _WIDEST * spread[spread > 0].min(initial=spread.max()):
-        print(
-            f"warning: column {spread.argmax() + 1} spreads more than {_WIDEST} times as wide as others, and the model "
-            f"will look at it alone; bring columns to a common scale first"
-        )
 
 
 def _config(store: "Store", minutes: float, seed: int) -> TrainingConfig:

@@ -1,10 +1,25 @@
 """What the commands have in common."""
 
-from typing import TypeVar
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import tyro
 
 Options = TypeVar("Options")
+
+
+def _quiet(metavar: str) -> object:
+    """Name an option's value, and say nothing of a default that is nothing."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
+
+
+RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+MaybePath = Annotated[Path | None, _quiet("PATH")]
+MaybeName = Annotated[str | None, _quiet("NAME")]
+MaybeCount = Annotated[int | None, _quiet("N")]
+MaybeNumber = Annotated[float | None, _quiet("NUMBER")]
+ExampleNames = Annotated[tuple[str, ...], _quiet("EXAMPLE ...")]
+Numbers = Annotated[tuple[int, ...], _quiet("N ...")]
 
 
 class UsageError(ValueError):

@@ -3,31 +3,29 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
 from bype.cli.examples import named_examples, save_lines
-from bype.cli.options import UsageError, parse
+from bype.cli.options import ExampleNames, MaybeName, MaybePath, Numbers, RunFolder, UsageError, parse
 
 
 @dataclass(frozen=True)
 class _Sample:
-    run: tyro.conf.Positional[Path]
+    run: RunFolder
     """the run directory"""
     out: Path
     """a .png plate, or the numbers as .npy (features also as .csv)"""
     count: int = 64
     """how many; with --component or --like, for each"""
-    component: tuple[int, ...] = ()
+    component: Numbers = ()
     """from these components of the prior, for instance pseudo-points by the numbers of bype coreset; a line for each"""
     heaviest: int = 0
     """from so many components of the largest weight; a line for each"""
-    like: tuple[str, ...] = ()
+    like: ExampleNames = ()
     """more like these: image files, or row numbers of --split; a line for each, which it begins"""
     noise: bool = False
     """with the likelihood's noise, as in the paper's algorithm, rather than its mean"""
-    data: Path | None = None
+    data: MaybePath = None
     """another store than the one that the run remembers"""
-    split: str | None = None
+    split: MaybeName = None
     """the split of row numbers; test if left out"""
     seed: int = 0
     """of all draws"""
@@ -77,15 +75,15 @@ def sample(words: list[str]) -> int:
 
 @dataclass(frozen=True)
 class _Reconstruct:
-    run: tyro.conf.Positional[Path]
+    run: RunFolder
     """the run directory"""
     out: Path
     """a .png plate, each example above its reconstruction; or the reconstructions' numbers as .npy or .csv"""
-    examples: tuple[str, ...] = ()
+    examples: ExampleNames = ()
     """image files, or row numbers of --split; the first 20 rows if left out"""
-    data: Path | None = None
+    data: MaybePath = None
     """another store than the one that the run remembers"""
-    split: str | None = None
+    split: MaybeName = None
     """the split of row numbers; test if left out"""
 
 
@@ -113,17 +111,17 @@ def reconstruct(words: list[str]) -> int:
 
 @dataclass(frozen=True)
 class _Interpolate:
-    run: tyro.conf.Positional[Path]
+    run: RunFolder
     """the run directory"""
     out: Path
     """a .png plate, or the numbers as .npy or .csv"""
-    between: tuple[str, ...] = ()
+    between: ExampleNames = ()
     """image files, or row numbers of --split; a line for each pair. The first 16 rows if left out"""
     steps: int = 10
     """examples in a line, both ends included"""
-    data: Path | None = None
+    data: MaybePath = None
     """another store than the one that the run remembers"""
-    split: str | None = None
+    split: MaybeName = None
     """the split of row numbers; test if left out"""
 
 
@@ -148,11 +146,11 @@ def interpolate(words: list[str]) -> int:
 
 @dataclass(frozen=True)
 class _Coreset:
-    run: tyro.conf.Positional[Path]
+    run: RunFolder
     """the run directory"""
     out: Path
     """a new folder for coreset.npz, weights.svg, a store of the points and, of images, two plates"""
-    data: Path | None = None
+    data: MaybePath = None
     """another place of the store that the run was trained on"""
 
 

@@ -2,19 +2,20 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
-from bype.cli.options import UsageError, parse
+from bype.cli.options import MaybePath, UsageError, parse
 
 
 @dataclass(frozen=True)
 class _Report:
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
     """run directories; several are shown side by side"""
     out: Path
     """the page, one file that needs nothing else"""
-    data: Path | None = None
+    data: MaybePath = None
     """where the store that a run was trained on is, if it has moved"""
 
 

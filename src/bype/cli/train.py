@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from bype.cli.data import warn_of_scales
 from bype.cli.options import parse
 from bype.paper.recipes import RECIPES, recipe_named
 from bype.training.config import ConfigError, TrainingConfig
@@ -37,7 +38,7 @@ def _train_options(base: TrainingConfig, hide_advanced: bool) -> type[Any]:
         ),
         (
             "device",
-            Annotated[str, tyro.conf.arg(help="what computes: cpu, or cuda for a GPU; no part of the run")],
+            Annotated[str, tyro.conf.arg(help="what computes: cpu, or cuda for a GPU; a run may go on on another one")],
             dataclasses.field(default="cpu"),
         ),
         (
@@ -74,7 +75,8 @@ def train(words: list[str]) -> int:
     if "--print-config" in words:  # needs neither data nor out
         words += [] if "--data" in words else ["--data", "."]
         words += [] if "--out" in words else ["--out", "."]
-    description = "Train a model, or go on with the run in --out." + (
+    whose = f"of {name}" if name else "of the paper's VAE; name a recipe for its own"
+    description = f"Train a model, or go on with the run in --out. Defaults are those {whose}." + (
         "" if show_all else " --help-all shows every flag."
     )
     options_class = _train_options(base, hide_advanced=wants_help and not show_all)
@@ -93,12 +95,15 @@ def train(words: list[str]) -> int:
         for line in dry_run(config, options.data):
             print(line)
         return 0
+    from bype.data.store import Store
     from bype.distributed import device_named, open_group
     from bype.training import loop
     from bype.training.progress import display_here
 
     device = device_named(options.device)
     with open_group(device=device) as group:
+        if group.is_first:
+            warn_of_scales(Store(options.data))
         display = display_here() if group.is_first else None
         outcome = loop.train(config, options.data, options.out, display, group, device)
     if not group.is_first:

@@ -160,6 +160,8 @@ def ascent_gradient(model: LatentModel, z: Tensor, group: Group | None = None) -
     objective, count = total.detach().double(), torch.tensor(len(z), dtype=torch.float64, device=z.device)
     if group is not None:
         group.sum_([in_points, in_log_weights, objective, count])
+    if not count > 0:
+        raise ValueError("an ascent needs at least one training example in each step")
     # The gradient in the log of unnormalised weights is the mean responsibility less the weight itself.
     responsibilities = (in_log_weights / count + pseudocoreset.probabilities).clamp_min(0)
     return AscentGradient(float(objective / count), in_points / float(count), responsibilities / responsibilities.sum())

@@ -12,6 +12,8 @@ from bype.priors.tracked import TrackedPseudocoresetPrior, TrackedStep
 
 _EPSILON = 1e-10
 """Gradients in a target are small: a component has a five-hundredth of the mass, and less."""
+_ROUNDING = 0.01
+"""How far the sum of mean responsibilities may be from one."""
 _MOST_STEPS = 320
 """A point that waits longer until it moves again does not move further: the gradient says nothing so far away."""
 
@@ -105,7 +107,10 @@ class Tracking(nn.Module):
             The weight of the KL terms in that loss.
         """
         if not beta > 0:
-            raise ValueError(f"beta must be positive, not {beta}: without KL terms there is nothing to follow")
+            raise ValueError(
+                f"beta must be positive, not {beta}: without KL terms there is nothing to follow; "
+                f"count epochs from 1 in a warm-up"
+            )
         prior = self._prior()
         last = prior.newest_step()
         weights = prior.pseudocoreset.probabilities[last.rows].to(last.means.dtype)
@@ -117,6 +122,9 @@ class Tracking(nn.Module):
     @torch.no_grad()
     def step(self, beta: float, num_examples: int) -> None:
         """Move targets, live points and weights by the gradients of the loss and the pull.
+
+        They must be those of one forward pass and of the mean over its examples, so a scaled loss is to be unscaled
+        first, and a batch that comes in parts has as many steps.
 
         Parameters
         ----------
@@ -133,6 +141,11 @@ class Tracking(nn.Module):
         if last.points.grad is not None:
             self._move_points(prior, last, last.points.grad)
         # The gradient in the log of a weight is minus the mean responsibility, times beta.
+        if not abs(float(in_log_weights.sum()) / beta + 1) < _ROUNDING:
+            raise ValueError(
+                "the gradients are not those of the mean loss of one batch, with this beta: mean responsibilities add "
+                "up to one; unscale gradients before this step, and take it after each forward pass"
+            )
         members = last.members
         rate = min(1.0, num_examples / (self.memory * len(prior.targets)))
         weights = prior.pseudocoreset.probabilities * (1 - rate)

@@ -1,5 +1,6 @@
 """Small files, read with bounds and written all or nothing."""
 
+import errno
 import json
 import os
 import secrets
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_JSON_BYTES = 2**23
+_LARGEST_NUMBER = 1e100
 
 
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -18,6 +20,11 @@ WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NON
 
 class FileError(ValueError):
     """A file that cannot be used, and why."""
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value of JSON is a number as float32 data can give it, with room for arithmetic."""
+    return type(value) in (int, float) and abs(value) < _LARGEST_NUMBER
 
 
 def parse_json(text: bytes) -> Any:
@@ -64,6 +71,8 @@ def write_atomic(path: Path, content: bytes, before_replace: Callable[[], None] 
     before_replace
         Called when all is written and not yet in its place; an error leaves it out.
     """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "No such folder", str(path.parent))
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         write_synced(partial, content)

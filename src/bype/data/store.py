@@ -138,9 +138,13 @@ class Store:
         try:
             self.manifest = Manifest.from_fields(read_json(path))
         except StoreError as error:
-            raise StoreError(f"{path}: {error}") from error
+            hint = "; the folder is a run, give the store that it was trained on" if self._is_run() else ""
+            raise StoreError(f"{path}: {error}{hint}") from error
         except FileError as error:
             raise StoreError(str(error)) from error
+
+    def _is_run(self) -> bool:
+        return (self.folder / "config.json").exists()
 
     def split(self, name: str) -> Split:
         """Open a split."""

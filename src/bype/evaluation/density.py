@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bype.bounded import ComponentIndex, NearbyMixture
+from bype.data.files import is_number
 from bype.distributed import Group
 from bype.evaluation.aggregate import estimate
 from bype.evaluation.journal import Journal
@@ -23,7 +24,7 @@ from bype.likelihoods import Likelihood
 from bype.memory import keep_freed_memory
 from bype.mixtures import NormalMixture
 from bype.models.base import LatentModel
-from bype.objective import ImportanceWeightedBound, importance_weighted_bound
+from bype.objective import ImportanceWeightedBound, importance_weighted_bound, monte_carlo_error
 from bype.training.examples import StoreSource
 from bype.training.randomness import generator_for
 from bype.training.rows import spread_rows
@@ -113,7 +114,7 @@ def measure_density(
             first: min(_BLOCK_IMAGES, num_images - first) for first in range(0, num_images, _BLOCK_IMAGES)
         }  # by the first image of each block
         known = [] if journal is None else journal.entries
-        whole = [e for e in known if set(e) == _BLOCK_FIELDS and counts.get(e["first"]) == e["count"]]
+        whole = [entry for entry in known if _is_block(entry, counts, model.levels)]
         blocks = {entry["first"]: entry for entry in json.loads(group.broadcast(json.dumps(whole).encode()))}
         missing = [first for first in counts if first not in blocks]
         for at in range(0, len(missing), group.size):  # a block for each process, then all tell
@@ -134,17 +135,22 @@ def measure_density(
         return _summary(model, [blocks[first] for first in counts], options, difference)
 
 
-_BLOCK_FIELDS = {
-    "first",
-    "count",
-    "log_likelihood",
-    "effective_sample_size",
-    "monte_carlo_error",
-    "reconstruction",
-    "kl",
-    "neglected",
-    "seconds",
-}
+_LISTS = ("log_likelihood", "effective_sample_size", "reconstruction", "neglected")
+_BLOCK_FIELDS = {"first", "count", "kl", "seconds", *_LISTS}
+
+
+def _is_block(entry: dict[str, Any], counts: dict[int, int], levels: Collection[str]) -> bool:
+    """Tell whether a line of a journal, which may come from a stranger, is a block as it is written."""
+    if set(entry) != _BLOCK_FIELDS or type(entry["first"]) is not int or not isinstance(entry["kl"], dict):
+        return False
+    count = counts.get(entry["first"])
+    lists = [*(entry[name] for name in _LISTS), *entry["kl"].values()]
+    return (
+        entry["count"] == count
+        and set(entry["kl"]) == set(levels)
+        and is_number(entry["seconds"])
+        and all(isinstance(part, list) and len(part) == count and all(map(is_number, part)) for part in lists)
+    )
 
 
 class _Scorer:
@@ -193,7 +199,6 @@ def _measure_block(scorer: _Scorer, first: int, stop: int, precision: Precision)
         "count": stop - first,
         "log_likelihood": joined(lambda bound: bound.log_likelihood),
         "effective_sample_size": joined(lambda bound: bound.effective_sample_size),
-        "monte_carlo_error": joined(lambda bound: bound.monte_carlo_error),
         "reconstruction": joined(lambda bound: bound.mean_terms.reconstruction),
         "kl": {
             level: joined(lambda bound, level=level: bound.mean_terms.kl[level])  # type: ignore[misc]
@@ -221,6 +226,7 @@ def _summary(
         return torch.tensor([value for block in blocks for value in block[name]], dtype=torch.float64)
 
     log_likelihood, sizes = joined("log_likelihood"), joined("effective_sample_size")
+    error = float(monte_carlo_error(sizes, options.num_samples).square().sum().sqrt() / len(sizes))
     reconstruction = joined("reconstruction")
     kl = {
         level: torch.tensor([value for block in blocks for value in block["kl"][level]], dtype=torch.float64)
@@ -233,7 +239,7 @@ def _summary(
         num_samples=options.num_samples,
         scale=model.likelihood.value_kind,
         negative_log_likelihood=estimate(-log_likelihood),
-        monte_carlo_error=float(joined("monte_carlo_error").square().sum().sqrt() / len(log_likelihood)),
+        monte_carlo_error=None if math.isnan(error) else error,
         neglected=float(joined("neglected").mean()),
         median_effective_sample_size=float(sizes.median()),
         smallest_effective_sample_size=float(sizes.min()),

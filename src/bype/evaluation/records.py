@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from bype.data.files import FileError, read_json, to_json, write_atomic
+from bype.data.files import FileError, is_number, read_json, to_json, write_atomic
 
 FORMAT_VERSION = 1
 FILE_NAME = "evaluation.json"
-_LARGEST = 1e15
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class Density:
     ``cross-entropy`` for bits predicted for grey pixels."""
     negative_log_likelihood: Estimate
     """On the likelihood's own scale; small is good. The error is over images."""
-    monte_carlo_error: float
-    """What other draws would change in the mean, as a standard error."""
+    monte_carlo_error: float | None
+    """What other draws would change in the mean, as a standard error; unknown from a single draw."""
     neglected: float
     """At most this much lower is the true value of the estimate, since far components were left out; 0 if none was."""
     median_effective_sample_size: float
@@ -49,7 +48,7 @@ class Density:
     kl: dict[str, Estimate]
     """By level of latents."""
     precision: str
-    """Of the decoder: ``float32`` or ``bfloat16``."""
+    """Of the networks: ``float32`` or ``bfloat16``."""
     precision_difference: float | None
     """How far the lower precision moved the estimate, with the same draws, on the first images."""
     seconds: float
@@ -198,7 +197,7 @@ def _typed(hint: Any, value: Any) -> Any:
         return [_typed(get_args(hint)[0], item) for item in value]
     if get_origin(hint) is dict and isinstance(value, dict):
         return {key: _typed(get_args(hint)[1], item) for key, item in value.items()}
-    if hint is float and type(value) in (int, float) and abs(value) < _LARGEST:
+    if hint is float and is_number(value):
         return float(value)
     if (hint is str and type(value) is str) or (hint is int and type(value) is int and abs(value) < 2**62):
         return value

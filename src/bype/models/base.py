@@ -57,8 +57,8 @@ class LatentModel(nn.Module, ABC):
         On the top latent.
     """
 
-    top_level: str
-    """The name of the level that the prior scores."""
+    levels: tuple[str, ...]
+    """The names of the levels of latents, the top first, which the prior scores."""
 
     def __init__(self, data_shape: tuple[int, ...], likelihood: Likelihood, prior: Prior) -> None:
         super().__init__()
@@ -91,11 +91,18 @@ class LatentModel(nn.Module, ABC):
         distribution: Distribution = self.prior(self.encode, batch)
         return distribution
 
+    def require_batch(self, x: Tensor) -> None:
+        """Refuse what is no batch of examples (B, *data_shape)."""
+        if x.shape[1:] != self.data_shape:
+            raise ValueError(
+                f"this model takes examples of shape {self.data_shape}, many at a time: (B, *shape), "
+                f"not {tuple(x.shape)}"
+            )
+
     def flatten(self, x: Tensor) -> Tensor:
-        """Turn examples (..., *data_shape) into rows (..., d)."""
-        if x.shape[-len(self.data_shape) :] != self.data_shape:
-            raise ValueError(f"this model takes examples of shape {self.data_shape}, not {tuple(x.shape[1:])}")
-        return x.flatten(-len(self.data_shape))
+        """Turn examples (B, *data_shape) into rows (B, d)."""
+        self.require_batch(x)
+        return x.flatten(1)
 
     def unflatten(self, rows: Tensor) -> Tensor:
         """Turn rows (..., d) into examples (..., *data_shape)."""

@@ -43,7 +43,7 @@ class HierarchicalVAE(LatentModel):
         p(x | z1, z2): maps z1 (B, D1) and z2 (B, D2) to (B, *data_shape).
     """
 
-    top_level = "z2"
+    levels = ("z2", "z1")
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class HierarchicalVAE(LatentModel):
         self.decoder = decoder
 
     def encode(self, x: Tensor) -> DiagonalNormal:
+        self.require_batch(x)
         return DiagonalNormal(*self.encoder(x))
 
     def posterior(self, x: Tensor, top: DiagonalNormal | None = None) -> "HierarchicalPosterior":

@@ -36,7 +36,7 @@ class VAE(LatentModel):
     torch.Size([3, 5, 2])
     """
 
-    top_level = "z"
+    levels = ("z",)
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class VAE(LatentModel):
         self.decoder = decoder
 
     def encode(self, x: Tensor) -> DiagonalNormal:
+        self.require_batch(x)
         return DiagonalNormal(*self.encoder(x))
 
     def posterior(self, x: Tensor, top: DiagonalNormal | None = None) -> "VAEPosterior":

@@ -111,6 +111,11 @@ class Prior(nn.Module, ABC):
         """Return p(z): the one to evaluate and sample with, or the one to train ``batch`` with."""
 
 
+def into_range(points: Tensor, data_range: tuple[float, float] | None) -> Tensor:
+    """Return the points clamped into the data's range, which leaves no gradient outside; as they are without one."""
+    return points if data_range is None else points.clamp(*data_range)
+
+
 def few_points(points: Tensor) -> Tensor | None:
     """Return the points, if they are few enough to be encoded beside a batch."""
     return points if len(points) <= _CHUNK_ROWS else None

@@ -9,7 +9,16 @@ from torch import Tensor, nn
 
 from bype.distributions import Randomness
 from bype.mixtures import NormalMixture
-from bype.priors.base import Encode, ExampleSource, Prior, TrainingBatch, draw_rows, encoded_beside, few_points
+from bype.priors.base import (
+    Encode,
+    ExampleSource,
+    Prior,
+    TrainingBatch,
+    draw_rows,
+    encoded_beside,
+    few_points,
+    into_range,
+)
 
 
 def project_to_simplex(weights: Tensor, total: float) -> Tensor:
@@ -69,6 +78,8 @@ class Pseudocoreset(nn.Module):
             raise ValueError(f"a pseudocoreset needs points and a positive total, not {len(points)} and {total}")
         if not points.is_floating_point():
             raise ValueError(f"points must be floating-point numbers as the model sees them, not {points.dtype}")
+        if not points.isfinite().all():
+            raise ValueError("points must be finite numbers; remove or fill what is missing in the data")
         if data_range is not None and not (points.min() >= data_range[0] and points.max() <= data_range[1]):
             raise ValueError(
                 f"points lie in [{points.min():g}, {points.max():g}], outside the data's range {data_range}; "
@@ -117,7 +128,7 @@ class Pseudocoreset(nn.Module):
             )
         if not (points.isfinite().all() and weights.isfinite().all()):
             raise ValueError("points or weights are not finite; a smaller step size may help")
-        self.points.copy_(points if self.data_range is None else points.clamp(*self.data_range))
+        self.points.copy_(into_range(points, self.data_range))
         weights = project_to_simplex(weights.double(), self.total)
         self.probabilities.copy_(weights / weights.sum())
 
@@ -128,7 +139,7 @@ class Pseudocoreset(nn.Module):
             raise ValueError(f"points must stay {tuple(self.points[rows].shape)}, not {tuple(points.shape)}")
         if not points.isfinite().all():
             raise ValueError("points are not finite; a smaller step size may help")
-        self.points[rows] = points if self.data_range is None else points.clamp(*self.data_range)
+        self.points[rows] = into_range(points, self.data_range)
 
     @torch.no_grad()
     def reweight(self, probabilities: Tensor) -> None:
@@ -218,7 +229,7 @@ class JointPseudocoresetPrior(Prior):
         return Pseudocoreset(points, self.total, probabilities * self.total, self.data_range)
 
     def _points(self) -> Tensor:
-        return self.points if self.data_range is None else self.points.clamp(*self.data_range)
+        return into_range(self.points, self.data_range)
 
     def points_beside(self) -> Tensor | None:
         return few_points(self._points())

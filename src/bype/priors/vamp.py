@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from bype.distributions import Randomness, standard_normal
 from bype.mixtures import NormalMixture
-from bype.priors.base import Encode, Prior, TrainingBatch, encoded_beside, few_points
+from bype.priors.base import Encode, Prior, TrainingBatch, encoded_beside, few_points, into_range
 
 
 class VampPrior(Prior):
@@ -42,7 +42,7 @@ class VampPrior(Prior):
 
     def inputs(self) -> Tensor:
         """Return the pseudo-inputs as the encoder sees them."""
-        return self.pseudo_inputs if self.data_range is None else self.pseudo_inputs.clamp(*self.data_range)
+        return into_range(self.pseudo_inputs, self.data_range)
 
     def points_beside(self) -> Tensor | None:
         return few_points(self.inputs())

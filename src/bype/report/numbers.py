@@ -90,7 +90,8 @@ def _of_representation(run: RunContents, value: Callable[[Representation], str])
 
 def _likelihood(run: RunContents) -> str:
     def say(density: Density) -> str:
-        notes = [f"draws ± {density.monte_carlo_error:.3f}"]
+        error = density.monte_carlo_error
+        notes = ["a single draw" if error is None else f"draws ± {error:.3f}"]
         if density.scale == "unnormalised":
             notes.append("the paper's scale, not normalised")
         if density.neglected > 0.0005:

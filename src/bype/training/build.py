@@ -106,8 +106,12 @@ def _build_likelihood(config: TrainingConfig, is_image: bool) -> Likelihood:
 def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: ExampleSource) -> Prior:
     data_range = (0.0, 1.0) if len(shape) == 3 else None
     generator = generator_for(config.seed, "prior start")
-    if config.prior in ("vamp", "bype") and config.components > len(source):
-        raise ConfigError(f"{config.components} components are more than the {len(source)} examples to train on")
+    starts_at_examples = config.prior == "bype" or (config.prior == "vamp" and config.vamp_start == "examples")
+    if starts_at_examples and config.components > len(source):
+        raise ConfigError(
+            f"{config.components} components are more than the {len(source)} examples to train on; "
+            f"take --components {len(source)} or fewer"
+        )
     match config.prior:
         case "gaussian":
             return GaussianPrior(config.latent_dim)

@@ -230,10 +230,11 @@ class Trainer:
         all_rows, bad_rows = ([row for part in found for row in part[name]] for name in ("rows", "broken_rows"))
         content = {"step": self.state.step, "terms": broken, "rows": all_rows, "broken_rows": bad_rows}
         place = self._group.broadcast(self._record.save_broken(content).encode()).decode()
-        raise RunError(
-            f"the loss is not finite at step {self.state.step}: {', '.join(broken)} broke on training rows "
-            f"{bad_rows[:10]}; see {place}; try a smaller learning_rate"
-        )
+        what = f"{', '.join(broken)} broke on training rows {bad_rows[:10]}" if broken else "the sum is too large"
+        way_out = "try a smaller learning_rate"
+        if self.state.step == 0:  # nothing has moved yet, so the data are at fault
+            way_out = "bring the data to a common scale, with values of some units at most"
+        raise RunError(f"the loss is not finite at step {self.state.step}: {what}; see {place}; {way_out}")
 
     def _validate_if_due(self) -> None:
         if self._validation is not None and self._is_due(self._config.validate_every):

@@ -63,6 +63,13 @@ class NormalisedAdam:
 
 def normalise_(gradients: list[Tensor]) -> None:
     """Divide each gradient by its own L2 norm (+1e-7), in place."""
-    if gradients:
+    if not gradients:
+        return
+    norms = torch.stack(torch._foreach_norm(gradients)) + _EPSILON
+    if not norms.isfinite().all():  # squares overflow long before the numbers themselves do
+        largest = torch.stack(torch._foreach_norm(gradients, torch.inf))
+        if not largest.isfinite().all():
+            raise ValueError("gradients are not finite; try a smaller learning_rate, or data of a smaller scale")
+        torch._foreach_div_(gradients, largest.clamp_min(1.0).unbind())
         norms = torch.stack(torch._foreach_norm(gradients)) + _EPSILON
-        torch._foreach_div_(gradients, norms.unbind())
+    torch._foreach_div_(gradients, norms.unbind())

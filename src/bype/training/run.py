@@ -1,5 +1,6 @@
 """A run directory: one writer, files that are whole, and enough to go on or to repeat the run."""
 
+import dataclasses
 import json
 import os
 import platform
@@ -14,16 +15,29 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from bype.data.files import READ_FLAGS, WRITE_FLAGS, FileError, parse_json, read_json, to_json, write_atomic
+from bype.data.files import READ_FLAGS, WRITE_FLAGS, FileError, is_number, parse_json, read_json, to_json, write_atomic
 from bype.training.checkpoint import CheckpointFolder
-from bype.training.config import ConfigError, TrainingConfig
+from bype.training.config import ConfigError, Span, TrainingConfig
 from bype.training.identity import DataIdentity
 from bype.training.lock import LockError, RunLock
 
 FORMAT_VERSION = 1
 _KEPT_CHECKPOINTS = 2
 _MAX_METRICS_BYTES = 2**24
-_LARGEST_NUMBER = 1e15
+_WRITTEN = (
+    "best",
+    "broken.json",
+    "checkpoints",
+    "config.json",
+    "evaluation.json",
+    "manifest.json",
+    "metrics.jsonl",
+    "monitor.prom",
+    "status.json",
+    "tensorboard",
+    "timings.jsonl",
+)
+"""What training writes into a run directory, apart from the lock."""
 
 
 class RunError(RuntimeError):
@@ -52,6 +66,7 @@ class RunDirectory:
 
     def __enter__(self) -> Self:
         try:
+            self._refuse_others_files()
             self.folder.mkdir(parents=True, exist_ok=True)
             self.lock.acquire()
         except LockError as holder:
@@ -69,6 +84,19 @@ class RunDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.lock.release()
+
+    def _refuse_others_files(self) -> None:
+        """Refuse a folder in which a run would write over files that are not a run's."""
+        found = [name for name in _WRITTEN if os.path.lexists(self.folder / name)]
+        if not found:
+            return
+        try:
+            read_config(self.folder)
+        except RunError as error:
+            raise RunError(
+                f"{self.folder} holds {' and '.join(found[:2])}, but no run that can go on ({error}); "
+                f"choose another --out"
+            ) from error
 
     def check_fence(self) -> None:
         """Refuse to write if another process has taken the run over."""
@@ -109,13 +137,24 @@ class RunDirectory:
             self.write("config.json", {"config": config.to_fields(), "data": data.to_fields()})
             return
         saved_config, saved_data = read_config(self.folder)
+        is_same_data = saved_data.fingerprint == data.fingerprint
+        if is_same_data and config != saved_config and self._is_longer(saved_config, config, data):
+            self.write("config.json", {"config": config.to_fields(), "data": saved_data.to_fields()})
+            return
         if differences := saved_config.differences(config):
             raise RunError(
                 f"{self.folder} holds a run with another config ({'; '.join(differences)}); "
                 f"choose another --out, or repeat the command that began it"
             )
-        if saved_data.fingerprint != data.fingerprint:
+        if not is_same_data:
             raise RunError(f"{self.folder} was trained on other data than {data.store}; choose another --out")
+
+    def _is_longer(self, saved: TrainingConfig, config: TrainingConfig, data: DataIdentity) -> bool:
+        """Tell whether nothing but the length is new, and it is not shorter than what was trained."""
+        if dataclasses.replace(saved, length=config.length) != config:
+            return False
+        length = Span.parse(config.length).in_steps(-(-data.num_train // config.batch_size))
+        return length >= max(self.checkpoints.steps())
 
     def set_status(self, state: str, **details: Any) -> None:
         """Tell the world how the run stands: running, finished, stopped or failed."""
@@ -180,19 +219,15 @@ def read_metrics(folder: Path) -> list[MetricsLine]:
             fields = parse_json(text)
         except FileError:
             fields = None
-        if not isinstance(fields, dict) or not all(_is_number(fields.get(name)) for name in ("step", "epoch")):
+        if not isinstance(fields, dict) or not all(is_number(fields.get(name)) for name in ("step", "epoch")):
             raise RunError(f"{path}, line {number}, is broken")
         parts = {
-            part: {name: float(value) for name, value in values.items() if _is_number(value)}
+            part: {name: float(value) for name, value in values.items() if is_number(value)}
             for part, values in fields.items()
             if isinstance(values, dict)
         }
         lines.append(MetricsLine(int(fields["step"]), float(fields["epoch"]), parts))
     return lines
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < _LARGEST_NUMBER
 
 
 class MetricsFile:

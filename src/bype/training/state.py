@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import torch
 
+from bype.data.files import is_number
 from bype.distributed import Group
 from bype.objective import ELBOTerms
 
@@ -50,7 +51,7 @@ class TrainingState:
         shares, best, is_update_due = fields["shares"], fields["best"], fields["is_update_due"]
         if not (isinstance(shares, list) and shares and all(map(_is_share, shares))):
             raise ValueError("its sums are no numbers")
-        if not (all(_is_count(fields[name]) for name in _COUNTS) and (best is None or _is_number(best))):
+        if not (all(_is_count(fields[name]) for name in _COUNTS) and (best is None or is_number(best))):
             raise ValueError("its counts are no counts")
         if not isinstance(is_update_due, bool):
             raise ValueError("its is_update_due is neither true nor false")
@@ -82,17 +83,13 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**62
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 1e30
-
-
 def _is_share(value: Any) -> bool:
     return (
         isinstance(value, list)
         and len(value) == 2
         and _is_count(value[0])
         and isinstance(value[1], dict)
-        and all(map(_is_number, value[1].values()))
+        and all(map(is_number, value[1].values()))
     )
 
 

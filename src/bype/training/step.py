@@ -73,7 +73,7 @@ class TrainingStep:
     ) -> StepOutcome:
         """Take one step on examples (B, *data_shape), the rows ``indices`` of the training set.
 
-        Where the loss is not finite nothing moves, and no gradient is left.
+        Where the loss is not finite neither weights nor points move, and no gradient is left.
 
         Parameters
         ----------

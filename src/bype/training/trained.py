@@ -34,7 +34,9 @@ class TrainedRun:
     model: LatentModel
 
     @classmethod
-    def open(cls, folder: Path, data: Path | None = None, device: torch.device | str = "cpu") -> "TrainedRun":
+    def open(
+        cls, folder: Path | str, data: Path | str | None = None, device: torch.device | str = "cpu"
+    ) -> "TrainedRun":
         """Open the best model of a run, or the newest if none was validated yet.
 
         Parameters
@@ -47,6 +49,7 @@ class TrainedRun:
         device
             Where the model is to be.
         """
+        folder, data = Path(folder), None if data is None else Path(data)
         if not (folder / "config.json").exists():
             raise RunError(f"{folder} is no run, it has no config.json; make one with: bype train")
         config, identity = read_config(folder)
@@ -73,7 +76,7 @@ class TrainedRun:
         model = model.train(False).requires_grad_(False).to(device)
         return cls(folder, config, identity, step, fingerprint, model)
 
-    def store(self, data: Path | None = None) -> Store:
+    def store(self, data: Path | str | None = None) -> Store:
         """Open the store that the run remembers, or another one with examples of the same kind."""
         store = open_store(self.data, None) if data is None else Store(data)
         if (store.manifest.shape, store.manifest.dtype) != (self.data.shape, self.data.dtype):

@@ -24,15 +24,19 @@ _BY_SUFFIX: dict[str, Callable[[Path, SourceOptions], Source]] = {
 
 def open_source(source: Path | str, options: SourceOptions) -> Source:
     """Recognise what ``source`` names, a path or a data set on the hub, and open it."""
+    if options.size is not None and options.size < 1:
+        raise SourceError(f"--size must be at least 1 pixel, not {options.size}")
     if str(source).startswith(PREFIX):
         return open_hub(str(source), options)
     path = Path(source)
     if path.is_dir():
-        if is_idx_folder(path):
-            return open_idx(path, options)
-        if is_cifar_folder(path):
-            return open_cifar(path, options)
-        return open_parquet(path, options) if is_parquet_folder(path) else open_images(path, options)
+        if is_parquet_folder(path):
+            return open_parquet(path, options)
+        _refuse(options.label, "--label", "tables; folders in a folder of images are its classes")
+        if is_idx_folder(path) or is_cifar_folder(path):
+            _refuse(options.size, "--size", "folders of images and columns of pictures")
+            return open_idx(path, options) if is_idx_folder(path) else open_cifar(path, options)
+        return open_images(path, options)
     if not path.exists():
         raise SourceError(f"{path} does not exist")
     if path.suffix not in _BY_SUFFIX:
@@ -40,4 +44,13 @@ def open_source(source: Path | str, options: SourceOptions) -> Source:
             f"{path} is of no kind that is known here; give a folder of images, a folder with the files of MNIST or "
             f"CIFAR-10, a file ending in {', '.join(_BY_SUFFIX)}, or hf:OWNER/NAME@REVISION"
         )
+    if path.suffix != ".parquet":
+        _refuse(options.size, "--size", "folders of images and columns of pictures; resize arrays yourself")
+    if path.suffix in (".npy", ".npz"):
+        _refuse(options.label, "--label", "tables; labels of arrays are in an array called y or labels")
     return _BY_SUFFIX[path.suffix](path, options)
+
+
+def _refuse(value: object, flag: str, what_for: str) -> None:
+    if value is not None:
+        raise SourceError(f"{flag} is for {what_for}")
