@@ -308,3 +308,11 @@ def test_rows_may_be_scored_twice_with_a_gradient(shared):
     once = leaf.grad.clone()
     mixture.log_prob(z).sum().backward()
     torch.testing.assert_close(leaf.grad, 2 * once)
+
+
+@pytest.mark.parametrize("log_variance", [-1000.0, 1000.0, torch.inf, torch.nan])
+def test_a_variance_that_broke_down_gives_numbers_that_say_so(log_variance):
+    leaf = torch.tensor(log_variance, requires_grad=True)
+    scored = NormalMixture(torch.ones(4, 3), leaf, torch.zeros(4)).log_prob(torch.zeros(5, 3))
+    scored.sum().backward()
+    assert not (scored > -400).any()

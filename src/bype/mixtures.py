@@ -53,7 +53,7 @@ class _SharedVarianceScore(torch.autograd.Function):
         centre_D: Tensor,
         excluded: Callable[[int, int], Tensor | None],
     ) -> Tensor:
-        precision = torch.exp(-log_variance)
+        precision = float(torch.exp(-log_variance))  # a plain number saves a dozen operations on tensors of one element
         offset_BD, mean_MD = rows_BD - centre_D, means_MD - centre_D
         step = len(means_MD)
         if len(rows_BD) * step > _BLOCK_ELEMENTS:
@@ -62,59 +62,60 @@ class _SharedVarianceScore(torch.autograd.Function):
         # Expanded squares need the digits of float32; autocast would round them to half as many.
         with torch.autocast(rows_BD.device.type, enabled=False):
             square_B, square_M = torch.linalg.vecdot(offset_BD, offset_BD), torch.linalg.vecdot(mean_MD, mean_MD)
-            bias_M = log_weights_M - 0.5 * precision * square_M
+            bias_M = torch.add(log_weights_M, square_M, alpha=-0.5 * precision)
             logs_B1 = []
             for block in blocks:
-                joint_BM = _joint(
-                    offset_BD, precision * mean_MD[block], bias_M[block], excluded(block.start, block.stop)
-                )
+                left_out = excluded(block.start, block.stop)
+                joint_BM = _joint(offset_BD, mean_MD[block], precision, bias_M[block], left_out)
                 largest_B1 = joint_BM.amax(1, keepdim=True)
                 share_BM = joint_BM.sub_(largest_B1).clamp_min_(_LOG_NOTHING).exp_()
                 total_B1 = share_BM.sum(1, keepdim=True)
                 logs_B1.append(total_B1.log().add_(largest_B1))
         log_sum_B1 = logs_B1[0] if len(blocks) == 1 else torch.cat(logs_B1, 1).logsumexp(1, keepdim=True)
         kept = (share_BM, total_B1) if len(blocks) == 1 else (log_sum_B1, torch.ones_like(log_sum_B1))
-        ctx.save_for_backward(*kept, offset_BD, mean_MD, precision, square_B, square_M, bias_M)
-        ctx.blocks, ctx.excluded = blocks, excluded
-        log_normaliser = 0.5 * means_MD.shape[1] * (LOG_TWO_PI + log_variance)
-        log_prob_B: Tensor = log_sum_B1[:, 0] - 0.5 * precision * square_B - log_normaliser
-        return log_prob_B
+        ctx.save_for_backward(*kept, offset_BD, mean_MD, square_B, square_M, bias_M)
+        ctx.blocks, ctx.excluded, ctx.precision = blocks, excluded, precision
+        log_normaliser = 0.5 * means_MD.shape[1] * (LOG_TWO_PI + float(log_variance))
+        return torch.add(log_sum_B1[:, 0], square_B, alpha=-0.5 * precision).sub_(log_normaliser)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
-        kept, total_B1, offset_BD, mean_MD, precision, square_B, square_M, bias_M = ctx.saved_tensors
+        kept, total_B1, offset_BD, mean_MD, square_B, square_M, bias_M = ctx.saved_tensors
+        precision = ctx.precision
         weight_B1 = gradient_B[:, None] / total_B1
-        masses_M, pulls_MD, pushed_BD = [], [], gradient_B[:, None] * offset_BD
+        masses_M, pulls_MD, pushed_BD = [], [], (-precision * gradient_B)[:, None] * offset_BD
         for block in ctx.blocks:
             mean_of_block_MD = mean_MD[block]
             if len(ctx.blocks) == 1:
                 shared_BM = kept * weight_B1
             else:
                 left_out = ctx.excluded(block.start, block.stop)
-                joint_BM = _joint(offset_BD, precision * mean_of_block_MD, bias_M[block], left_out)
+                joint_BM = _joint(offset_BD, mean_of_block_MD, precision, bias_M[block], left_out)
                 shared_BM = joint_BM.sub_(kept).clamp_min_(_LOG_NOTHING).exp_().mul_(weight_B1)
             masses_M.append(shared_BM.sum(0))
             pulls_MD.append(shared_BM.T @ offset_BD)
             if ctx.needs_input_grad[0]:
-                pushed_BD.addmm_(shared_BM, mean_of_block_MD, alpha=-1)
+                pushed_BD.addmm_(shared_BM, mean_of_block_MD, alpha=precision)
         mass_M, pulled_MD = _joined(masses_M), _joined(pulls_MD)
         in_means = in_log_variance = None
         if ctx.needs_input_grad[1]:
-            in_means = precision * (pulled_MD - mass_M[:, None] * mean_MD)
+            in_means = torch.addcmul(pulled_MD, mass_M[:, None], mean_MD, value=-1).mul_(precision)
         if ctx.needs_input_grad[2]:
-            distance = gradient_B @ square_B - 2 * (pulled_MD * mean_MD).sum() + mass_M @ square_M
-            in_log_variance = 0.5 * (precision * distance - mean_MD.shape[1] * gradient_B.sum())
-        return -precision * pushed_BD, in_means, in_log_variance, mass_M, None, None
+            # The sum of gradient times responsibility times squared distance, less D for each row.
+            crossed = pulled_MD.flatten() @ mean_MD.flatten()
+            distance = (gradient_B @ square_B).add_(mass_M @ square_M).sub_(crossed, alpha=2)
+            in_log_variance = distance.mul_(0.5 * precision).sub_(gradient_B.sum(), alpha=0.5 * mean_MD.shape[1])
+        return pushed_BD, in_means, in_log_variance, mass_M, None, None
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _joint(offset_BD: Tensor, scaled_MD: Tensor, bias_M: Tensor, excluded_BM: Tensor | None) -> Tensor:
+def _joint(offset_BD: Tensor, mean_MD: Tensor, precision: float, bias_M: Tensor, excluded_BM: Tensor | None) -> Tensor:
     """Return the logs of weight times density of each pair, up to what is the same for all components."""
-    joint_BM = torch.addmm(bias_M, offset_BD, scaled_MD.T)
+    joint_BM = torch.addmm(bias_M, offset_BD, mean_MD.T, alpha=precision)
     return joint_BM if excluded_BM is None else joint_BM.masked_fill_(excluded_BM, _lowest(joint_BM.dtype))
 
 

@@ -153,11 +153,11 @@ class Tracking(nn.Module):
         prior.pseudocoreset.reweight(weights)
         prior.advance()
         self.num_target_steps[members] += 1
-        mean, square = self.target_mean[members], self.target_square[members]
+        mean, square, targets = (part[members] for part in (self.target_mean, self.target_square, prior.targets))
         average_(mean, square, in_means)
-        self.target_mean[members], self.target_square[members] = mean, square
-        towards = direction(mean, square, self.num_target_steps[members], _EPSILON)
-        prior.targets[members] = prior.targets[members].sub_(towards, alpha=self.target_step_size)
+        targets.sub_(direction(mean, square, self.num_target_steps[members], _EPSILON), alpha=self.target_step_size)
+        if isinstance(members, Tensor):  # these are copies, where all members count they are views
+            self.target_mean[members], self.target_square[members], prior.targets[members] = mean, square, targets
 
     def _move_points(self, prior: TrackedPseudocoresetPrior, last: TrackedStep, gradient: Tensor) -> None:
         rows = last.rows

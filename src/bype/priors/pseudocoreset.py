@@ -147,8 +147,8 @@ class Pseudocoreset(nn.Module):
         if probabilities.shape != self.probabilities.shape:
             raise ValueError(f"weights must stay {tuple(self.probabilities.shape)}, not {tuple(probabilities.shape)}")
         probabilities = probabilities.double().clamp_min(0)
-        total = probabilities.sum()
-        if not (total.isfinite() and total > 0):
+        total = float(probabilities.sum())
+        if not 0 < total < math.inf:
             raise ValueError("weights are not finite, or all zero; a smaller step size may help")
         torch.div(probabilities, total, out=self.probabilities)
 

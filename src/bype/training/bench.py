@@ -5,8 +5,9 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -151,7 +152,7 @@ def update_shares(store: Store, repetitions: int) -> Iterator[tuple[str, float]]
         order = TrainingOrder(split, 1, batch_size, 0)
         step = statistics.median(racer.seconds() for _ in range(repetitions + 2))
         if isinstance(rule, Tracking):
-            yield name, statistics.mean(_tracking_seconds(racer, rule) for _ in range(12 * repetitions)) / step
+            yield name, _tracking_share(racer, rule, repetitions)
         elif isinstance(rule, PSVI | ELBOAscent):
             moves = []
             rule.start_update()
@@ -165,19 +166,29 @@ def update_shares(store: Store, repetitions: int) -> Iterator[tuple[str, float]]
             yield name, update / (update + epochs)
 
 
-def _tracking_seconds(racer: Racer, rule: Tracking) -> float:
-    """Return how much of one step moves the pseudocoreset, apart from the gradient that all of it shares."""
-    x, rows = racer.next_batch()
-    terms = racer.take.objective(x, indices=rows)
+def _tracking_share(racer: Racer, rule: Tracking, repetitions: int) -> float:
+    """Return which part of training steps moves the pseudocoreset, apart from the gradient that all of it shares."""
+    timed = {name: _Timed(getattr(rule, name)) for name in ("pull", "step")}
+    for name, function in timed.items():
+        setattr(rule, name, function)
     start = time.perf_counter()
-    pull = rule.pull(terms.beta)
-    until = time.perf_counter()
-    torch.autograd.backward(terms.loss + pull)
-    again = time.perf_counter()
-    rule.step(terms.beta, len(x))
-    moved = time.perf_counter() - again + until - start
-    racer.take.optimizer.step()
-    return moved
+    for _ in range(repetitions):
+        racer.seconds()
+    return sum(function.seconds for function in timed.values()) / (time.perf_counter() - start)
+
+
+class _Timed:
+    """A function that remembers how long its calls took."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.seconds = 0.0
+
+    def __call__(self, *arguments: Any) -> Any:
+        start = time.perf_counter()
+        found = self._function(*arguments)
+        self.seconds += time.perf_counter() - start
+        return found
 
 
 def machine() -> str:
