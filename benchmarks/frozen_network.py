@@ -2,8 +2,8 @@
 
 Run from the root of the repository, with a store of Fashion-MNIST and a run that was trained on it without any update:
 
-    bype train paper/fashion-mnist/vae/bype --update frozen --length "12 epochs" --warm-up "6 epochs" \
-        --data STORE --out RUN
+    bype train paper/fashion-mnist/vae/bype --update frozen --length "100 epochs" --warm-up "20 epochs" \
+        --patience "0 epochs" --data STORE --out RUN
     python benchmarks/frozen_network.py RUN
 
 It takes some minutes on two cores, and writes a picture of each set beside the table with ``--pictures FOLDER``.
