@@ -25,7 +25,7 @@ from bype.evaluation.pseudopoints import points_and_weights
 from bype.models import mlp_vae
 from bype.objective import ELBO
 from bype.priors import GaussianPrior, Pseudocoreset, TensorSource
-from bype.training import checkpoint
+from bype.training import checkpoint, run
 from bype.training.build import build_model, model_bytes
 from bype.training.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 from bype.training.config import ConfigError, Span, TrainingConfig
@@ -90,6 +90,8 @@ def test_a_run_writes_what_it_promises(store, tmp_path):
     assert best.step == outcome.step
     weights = best.model["prior.pseudocoreset.probabilities"]
     assert weights.dtype == torch.float64
+    written = {path.name for path in (tmp_path / "run").iterdir()} - {"lock", "lock.guard"}
+    assert written <= set(run._WRITTEN)  # what another's folder is looked through for
 
 
 def test_the_best_model_has_the_pseudocoreset_it_was_validated_with(store, tmp_path):

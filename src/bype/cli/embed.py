@@ -4,9 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
-
-from bype.cli.options import MaybeName, MaybePath, RunFolder, UsageError, parse
+from bype.cli.options import MaybeName, MaybePath, RunFolder, UsageError, parse, quiet
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class _Embed:
     """also estimate the log-likelihood of each example, with so many draws"""
     device: str = "cpu"
     """what computes: cpu, or cuda for a GPU"""
-    shard: Annotated[str | None, tyro.conf.arg(metavar="I/N", help_behavior_hint="")] = None
+    shard: Annotated[str | None, quiet("I/N")] = None
     """such as 2/8: be the third of eight workers, started in any way; under torchrun leave it out"""
 
 

@@ -8,18 +8,18 @@ import tyro
 Options = TypeVar("Options")
 
 
-def _quiet(metavar: str) -> object:
+def quiet(metavar: str) -> object:
     """Name an option's value, and say nothing of a default that is nothing."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
 
 
 RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-MaybePath = Annotated[Path | None, _quiet("PATH")]
-MaybeName = Annotated[str | None, _quiet("NAME")]
-MaybeCount = Annotated[int | None, _quiet("N")]
-MaybeNumber = Annotated[float | None, _quiet("NUMBER")]
-ExampleNames = Annotated[tuple[str, ...], _quiet("EXAMPLE ...")]
-Numbers = Annotated[tuple[int, ...], _quiet("N ...")]
+MaybePath = Annotated[Path | None, quiet("PATH")]
+MaybeName = Annotated[str | None, quiet("NAME")]
+MaybeCount = Annotated[int | None, quiet("N")]
+MaybeNumber = Annotated[float | None, quiet("NUMBER")]
+ExampleNames = Annotated[tuple[str, ...], quiet("EXAMPLE ...")]
+Numbers = Annotated[tuple[int, ...], quiet("N ...")]
 
 
 class UsageError(ValueError):

@@ -138,13 +138,11 @@ class Store:
         try:
             self.manifest = Manifest.from_fields(read_json(path))
         except StoreError as error:
-            hint = "; the folder is a run, give the store that it was trained on" if self._is_run() else ""
+            is_run = (self.folder / "config.json").exists()
+            hint = "; the folder is a run, give the store that it was trained on" if is_run else ""
             raise StoreError(f"{path}: {error}{hint}") from error
         except FileError as error:
             raise StoreError(str(error)) from error
-
-    def _is_run(self) -> bool:
-        return (self.folder / "config.json").exists()
 
     def split(self, name: str) -> Split:
         """Open a split."""

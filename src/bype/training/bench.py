@@ -16,7 +16,7 @@ from bype.console import Report, no_report
 from bype.coreset import PSVI, ELBOAscent, Tracking
 from bype.data.store import Store
 from bype.priors import ExampleSource
-from bype.training.config import TrainingConfig
+from bype.training.config import TrainingConfig, steps_per_epoch
 from bype.training.examples import StoreSource, TrainingOrder
 from bype.training.step import TrainingStep
 
@@ -162,7 +162,7 @@ def update_shares(store: Store, repetitions: int) -> Iterator[tuple[str, float]]
                 rule.step(racer.take.model, x)
                 moves.append(time.perf_counter() - start)
             update = statistics.median(moves) * (num_steps or order.steps_per_epoch)
-            epochs = num_epochs * step * -(-len(split) // config.batch_size)
+            epochs = num_epochs * step * steps_per_epoch(len(split), config.batch_size)
             yield name, update / (update + epochs)
 
 

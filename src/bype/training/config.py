@@ -48,6 +48,11 @@ class Span:
         return interval > 0 and step % interval == 0
 
 
+def steps_per_epoch(num_examples: int, batch_size: int) -> int:
+    """Return how many batches an epoch has; the last one may be short."""
+    return -(-num_examples // batch_size)
+
+
 def setting(default: Any, text: str) -> Any:
     """Declare a field with its description."""
     return dataclasses.field(default=default, metadata={"help": text, "advanced": False})

@@ -10,7 +10,7 @@ import torch
 
 from bype.data.store import Store
 from bype.training.build import build_model
-from bype.training.config import Span, TrainingConfig
+from bype.training.config import Span, TrainingConfig, steps_per_epoch
 from bype.training.examples import StoreSource, TrainingOrder
 from bype.training.step import TrainingStep
 
@@ -28,7 +28,7 @@ def dry_run(config: TrainingConfig, data: Path) -> Iterator[str]:
     yield f"data: {store.manifest.source}, {len(split):,} examples of shape {split.shape} to train on"
     yield f"model: {parameters:,} parameters; {(state + moments) / 1e6:.1f} MB in memory with Adam's moments"
     epoch = seconds_per_epoch(config, store)
-    steps = -(-len(split) // config.batch_size)
+    steps = steps_per_epoch(len(split), config.batch_size)
     longest = Span.parse(config.length).in_steps(steps) / steps * epoch
     yield f"time: about {epoch:.1f} s for an epoch of {steps:,} steps, without validation and updates"
     yield f"      at most {longest / 3600:.1f} h for {config.length}, sooner if validation stops improving"

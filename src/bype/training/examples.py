@@ -10,6 +10,7 @@ from torch import Tensor
 from bype.data.order import Order, Rows
 from bype.data.store import Split
 from bype.pictures import to_bytes
+from bype.training.config import steps_per_epoch
 
 _BLOCK_BYTES = 2**20
 _ORDER_CHUNK = 2**13
@@ -53,7 +54,7 @@ class TrainingOrder:
         self._order = Order(len(split), seed, block_rows, window_blocks or None)
         self._is_windowed = window_blocks > 0
         self._batch_size = batch_size
-        self.steps_per_epoch = -(-len(split) // batch_size)
+        self.steps_per_epoch = steps_per_epoch(len(split), batch_size)
         self._chunk: tuple[int, int, Rows] = (-1, 0, np.empty(0, dtype=np.int64))
         self._announced_epoch, self._window_stop, self._next_window_stop = -1, 0, 0
 

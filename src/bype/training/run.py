@@ -17,7 +17,7 @@ import torch
 
 from bype.data.files import READ_FLAGS, WRITE_FLAGS, FileError, is_number, parse_json, read_json, to_json, write_atomic
 from bype.training.checkpoint import CheckpointFolder
-from bype.training.config import ConfigError, Span, TrainingConfig
+from bype.training.config import ConfigError, Span, TrainingConfig, steps_per_epoch
 from bype.training.identity import DataIdentity
 from bype.training.lock import LockError, RunLock
 
@@ -153,7 +153,7 @@ class RunDirectory:
         """Tell whether nothing but the length is new, and it is not shorter than what was trained."""
         if dataclasses.replace(saved, length=config.length) != config:
             return False
-        length = Span.parse(config.length).in_steps(-(-data.num_train // config.batch_size))
+        length = Span.parse(config.length).in_steps(steps_per_epoch(data.num_train, config.batch_size))
         return length >= max(self.checkpoints.steps())
 
     def set_status(self, state: str, **details: Any) -> None:
