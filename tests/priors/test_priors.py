@@ -11,6 +11,7 @@ from torch import Tensor
 from bype.distributions import DiagonalNormal
 from bype.priors import (
     ExemplarPrior,
+    JointPseudocoresetPrior,
     NearestExemplarPrior,
     Pseudocoreset,
     PseudocoresetPrior,
@@ -33,6 +34,25 @@ def encode(x: Tensor) -> DiagonalNormal:
 def naive_log_prob(z: Tensor, examples: Tensor, log_variance: Tensor) -> Tensor:
     densities = [DiagonalNormal(encode(x[None]).mean[0], log_variance.expand(2)).log_prob(z).exp() for x in examples]
     return torch.stack(densities).mean(0).log()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ExemplarPrior(TensorSource(EXAMPLES), num_exemplars=5),
+        lambda: PseudocoresetPrior(Pseudocoreset(EXAMPLES, total=30)),
+        lambda: JointPseudocoresetPrior(Pseudocoreset(EXAMPLES, total=30)),
+    ],
+    ids=["exemplar", "pseudocoreset", "joint"],
+)
+def test_the_shared_variance_starts_at_one_on_every_seed_and_networks_as_if_it_were_drawn(make):
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        torch.randn(())  # the authors' draw
+        next_number = torch.randn(())
+        torch.manual_seed(seed)
+        assert make().log_variance.item() == 0.0
+        assert torch.equal(torch.randn(()), next_number)
 
 
 def test_exemplar_evaluates_with_all_examples():

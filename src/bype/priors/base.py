@@ -19,6 +19,8 @@ Gather = Callable[[Tensor], Tensor]
 
 _CHUNK_ROWS = 512
 """How many examples are encoded at once; the activations of more are not held together."""
+_LOG_VARIANCE_START = 0.0
+"""Where the log variance shared by all components starts; docs/method/deviations.md says how it was chosen."""
 
 
 class ExampleSource(Protocol):
@@ -109,6 +111,16 @@ class Prior(nn.Module, ABC):
     @abstractmethod
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> Distribution:
         """Return p(z): the one to evaluate and sample with, or the one to train ``batch`` with."""
+
+
+def shared_log_variance() -> nn.Parameter:
+    """Return the log variance that all components share, as it starts.
+
+    The authors draw the start from N(0, 1). The number is still drawn, and not used: networks that are built next from
+    the same random numbers start as they would with it.
+    """
+    torch.randn(())
+    return nn.Parameter(torch.tensor(_LOG_VARIANCE_START))
 
 
 def into_range(points: Tensor, data_range: tuple[float, float] | None) -> Tensor:

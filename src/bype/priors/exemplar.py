@@ -1,10 +1,19 @@
 """The Exemplar prior: a mixture around the training examples themselves."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bype.mixtures import LeaveOneOutMixture, NormalMixture
-from bype.priors.base import Encode, ExampleSource, Prior, SelectedRows, TrainingBatch, draw_rows, encode_source
+from bype.priors.base import (
+    Encode,
+    ExampleSource,
+    Prior,
+    SelectedRows,
+    TrainingBatch,
+    draw_rows,
+    encode_source,
+    shared_log_variance,
+)
 
 
 class ExemplarPrior(Prior):
@@ -38,7 +47,7 @@ class ExemplarPrior(Prior):
             )
         self.source = source
         self.num_exemplars = num_exemplars
-        self.log_variance = nn.Parameter(torch.randn(()))
+        self.log_variance = shared_log_variance()
 
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
         device = self.log_variance.device

@@ -18,6 +18,7 @@ from bype.priors.base import (
     encoded_beside,
     few_points,
     into_range,
+    shared_log_variance,
 )
 
 
@@ -193,7 +194,7 @@ class PseudocoresetPrior(Prior):
     def __init__(self, pseudocoreset: Pseudocoreset) -> None:
         super().__init__()
         self.pseudocoreset = pseudocoreset
-        self.log_variance = nn.Parameter(torch.randn(()))
+        self.log_variance = shared_log_variance()
 
     def points_beside(self) -> Tensor | None:
         return few_points(self.pseudocoreset.points)
@@ -221,7 +222,7 @@ class JointPseudocoresetPrior(Prior):
         self.total = start.total
         self.points = nn.Parameter(start.points.clone())
         self.logits = nn.Parameter(start.probabilities.log().to(start.points.dtype))
-        self.log_variance = nn.Parameter(torch.randn(()))
+        self.log_variance = shared_log_variance()
 
     def as_pseudocoreset(self) -> Pseudocoreset:
         """Return points and weights as they are now."""
