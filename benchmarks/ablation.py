@@ -1,4 +1,4 @@
-"""Which prior, and which update of the pseudocoreset, is better: one shortened schedule for all.
+"""Which prior, and which rule that moves the pseudocoreset, is better: one shortened schedule for all.
 
 Run from the root of the repository: ``python benchmarks/ablation.py --fashion STORE --mnist STORE --out FOLDER``. The
 plan is in docs/results/ablation.md. It takes hours; interrupted, the same command goes on. Each cell is trained by
@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 from bype.cli import main as bype
-from bype.evaluation.pseudopoints import points_and_weights
+from bype.evaluation.pseudopoints import points_of
 from bype.evaluation.records import Evaluation, read_results
-from bype.training.trained import TrainedRun
+from bype.run.opened import TrainedRun
 from draw import draw_heaviest
 
 SCHEDULE = [
@@ -29,24 +29,24 @@ SCHEDULE = [
     "--checkpoint-every",
     "2 epochs",
 ]
-ELBO_FLAGS = ["--update-every", "5 epochs", "--update-steps", "100", "--update-batch", "1000"]
-ELBO_FLAGS += ["--update-step-size", "0.01", "--clamp-points", "True"]
-TRACKING_FLAGS = ["--update", "tracking", "--clamp-points", "True"]
-MANY_FLAGS = ["--components", "50000", "--live-components", "256"]
+ASCENT_FLAGS = ["--rule", "ascent", "--rule-every", "5 epochs", "--rule-steps", "100", "--rule-batch-size", "1000"]
+ASCENT_FLAGS += ["--rule-step-size", "0.01", "--clamp-points", "True"]
+TRACKING_FLAGS = ["--rule", "tracking", "--clamp-points", "True"]
+MANY_FLAGS = ["--components", "50000", "--rule-live-points", "256"]
 RULES = {
     "Gaussian": ("gaussian", []),
     "tracking": ("bype", TRACKING_FLAGS),
-    "joint": ("bype", ["--update", "joint"]),
-    "frozen": ("bype", ["--update", "frozen"]),
-    "elbo": ("bype", ["--update", "elbo", *ELBO_FLAGS]),
-    "psvi": ("bype", ["--update", "psvi"]),
-    "tracking, exact": ("bype", [*TRACKING_FLAGS, "--live-components", "0"]),
+    "joint": ("bype", ["--rule", "joint"]),
+    "frozen": ("bype", ["--rule", "frozen"]),
+    "elbo": ("bype", ASCENT_FLAGS),  # ascent, under the name that its records have
+    "psvi": ("bype", ["--rule", "psvi"]),
+    "tracking, exact": ("bype", [*TRACKING_FLAGS, "--rule-live-points", "None"]),
     "VampPrior, start at images": ("vamp", ["--vamp-start", "examples"]),
     "VampPrior, random start": ("vamp", ["--vamp-start", "random"]),
     "Exemplar": ("exemplar", []),
-    "tracking, 5000 points": ("bype", [*TRACKING_FLAGS, "--components", "5000", "--live-components", "64"]),
+    "tracking, 5000 points": ("bype", [*TRACKING_FLAGS, "--components", "5000", "--rule-live-points", "64"]),
     "tracking, 50000 points": ("bype", [*TRACKING_FLAGS, *MANY_FLAGS]),
-    "tracking, 50000 points, near": ("bype", [*TRACKING_FLAGS, *MANY_FLAGS, "--neighbours", "32"]),
+    "tracking, 50000 points, in turn": ("bype", [*TRACKING_FLAGS, *MANY_FLAGS, "--rule-scored-points", "6250"]),
 }
 SEEDS = {"fashion-mnist": (0, 1, 2), "mnist": (0,)}
 
@@ -63,8 +63,8 @@ def fill(run: Path, data: str, store: Path, rule: str, seed: int) -> bool:
 
 def show(run: Path, folder: Path) -> None:
     """Draw the heaviest pseudo-points of a run."""
-    points, weights, _ = points_and_weights(TrainedRun.open(run).model, 1)
-    draw_heaviest(points, weights, folder / f"{run.name}.png")
+    points, probabilities = points_of(TrainedRun.open(run).model)
+    draw_heaviest(points, probabilities, folder / f"{run.name}.png")
 
 
 def mean(values: list[float]) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from bype.data.examples import TrainingOrder
 from bype.data.store import Split, Store
 from bype.data.writer import StoreWriter
-from bype.training.examples import TrainingOrder
 from measure import machine
 
 SHAPE, NUM_ROWS, BATCH, WINDOW_BLOCKS = (3, 64, 64), 300_000, 100, 64

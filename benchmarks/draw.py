@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from bype.pictures import grid, png, to_bytes
+from bype.plates import grid, png, to_bytes
 
 
 def draw_heaviest(points: Tensor, weights: Tensor, file: Path) -> None:

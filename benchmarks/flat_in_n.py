@@ -17,11 +17,11 @@ import numpy as np
 from bype.data.manifest import Manifest, Shard, SplitManifest, shard_name
 from bype.data.order import Order
 from bype.data.store import Store
-from bype.training.config import TrainingConfig
+from bype.run.config import TrainingConfig
+from bype.run.directory import RunDirectory
+from bype.training.display import Display
 from bype.training.loop import Trainer
-from bype.training.progress import Display
-from bype.training.record import RunRecord
-from bype.training.run import RunDirectory
+from bype.training.reporter import RunReporter
 from measure import machine
 
 SHAPE = (1, 28, 28)
@@ -62,7 +62,7 @@ def main() -> int:
             for n, store in stores.items():
                 before = anonymous_bytes()
                 run = RunDirectory(folder / f"run-{prior}-{n}").__enter__()
-                trainers[n] = Trainer(config, store, RunRecord(run, Display()))
+                trainers[n] = Trainer(config, store, RunReporter(run, Display()))
                 for _ in range(STEPS):
                     trainers[n]._train_step()
                 memory[n] = anonymous_bytes() - before

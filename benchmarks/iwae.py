@@ -2,11 +2,12 @@
 
 Run from the root of the repository: ``python benchmarks/iwae.py``. A slice of images is measured, for the Gaussian
 prior and for one with 500 components, and scaled to 5,000 draws for 10,000 images. The bare time is that of the best of
-several batch sizes, in a process that keeps freed memory as an evaluation does. Beside it stands the usual way, image
-by image: a batch of copies, encoded, drawn, decoded, scored. It exits with 1 if a claim fails: 1.35 times the bare time
-at most, and at least twice as fast as the usual way.
+several batch sizes, in a process that keeps freed memory as an evaluation does. Beside it stands a plain loop, image by
+image: each is encoded once, then drawn, decoded and scored as many latents at a time as ours. It exits with 1 if the
+claim fails, 1.35 times the bare time at most; how much faster we are than the plain loop is told, whatever it is.
 """
 
+import argparse
 import math
 import statistics
 import sys
@@ -17,13 +18,15 @@ from bype.likelihoods import SquaredError
 from bype.memory import keep_freed_memory
 from bype.models import mlp_vae
 from bype.objective import importance_weighted_bound
-from bype.priors import GaussianPrior, Pseudocoreset, PseudocoresetPrior
+from bype.priors import GaussianPrior
+from bype.pseudocoreset.coreset import Pseudocoreset
+from bype.pseudocoreset.prior import PseudocoresetPrior
 from measure import interleaved_seconds, machine
 
 SHAPE = (1, 28, 28)
 NUM_IMAGES = 16
 NUM_SAMPLES = 5000
-REPETITIONS = 15
+MAX_ROWS = 2048  # latents decoded at once, ours and image by image
 WHOLE = 10_000
 
 
@@ -44,21 +47,24 @@ def bare(model, batch):
 
 
 @torch.no_grad()
-def image_by_image(model, images, num_images):
-    """As programs of the field do it: copies of an image go through the whole model, 500 at a time."""
-    prior = model.prior_distribution()
-    for x in images[:num_images]:
-        weights = []
-        for _ in range(NUM_SAMPLES // 500):
-            copies = x.expand(500, *SHAPE)
-            posterior = model.encode(copies)
-            z = posterior.sample()
-            reconstruction = model.likelihood.log_prob(model.flatten(copies), model.decode(z))
-            weights.append(reconstruction + prior.log_prob(z) - posterior.log_prob(z))
-        torch.logsumexp(torch.cat(weights), 0).item()
+def image_by_image(model, prior, images):
+    """Return log p(x) of each image, as a careful program without batches over images computes it."""
+    found = []
+    for x in images:
+        posterior = model.encode(x[None])
+        flat, weights = model.flatten(x[None]), []
+        for first in range(0, NUM_SAMPLES, MAX_ROWS):
+            z, log_q = posterior.rsample_and_score((min(MAX_ROWS, NUM_SAMPLES - first),))
+            reconstruction = model.likelihood.log_prob(flat, model.decode(z[:, 0]))
+            weights.append(reconstruction + prior.log_prob(z[:, 0]) - log_q[:, 0])
+        found.append(torch.logsumexp(torch.cat(weights), 0) - math.log(NUM_SAMPLES))
+    return torch.stack(found)
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=15)
+    repetitions = parser.parse_args().repetitions
     keep_freed_memory()
     images = torch.rand(NUM_IMAGES, *SHAPE)
     few = 4
@@ -67,18 +73,20 @@ def main():
         model = make_model(name)
         prior = model.prior_distribution()
         functions[f"{name}, ours"] = lambda model=model, prior=prior: importance_weighted_bound(
-            model, images, NUM_SAMPLES, prior=prior
+            model, images, NUM_SAMPLES, prior=prior, max_rows=MAX_ROWS
         )
-        functions[f"{name}, image by image"] = lambda model=model: image_by_image(model, images, few)
+        functions[f"{name}, image by image"] = lambda model=model, prior=prior: image_by_image(
+            model, prior, images[:few]
+        )
     for batch in (512, 1024, 2048):
         functions[f"bare decoding, {batch} at a time"] = lambda batch=batch: bare(model, batch)
-    seconds = interleaved_seconds(functions, REPETITIONS)
+    seconds = interleaved_seconds(functions, repetitions)
     scale = {name: WHOLE / (few if "image by image" in name else NUM_IMAGES) for name in functions}
     medians = {name: statistics.median(values) * scale[name] for name, values in seconds.items()}
     best = min((name for name in functions if name.startswith("bare")), key=medians.get)
 
     print(f"{machine()}\n")
-    print(f"| 5,000 draws for 10,000 images, from slices | s (median, range of {REPETITIONS}) | of bare decoding |")
+    print(f"| 5,000 draws for 10,000 images, from slices | s (median, range of {repetitions}) | of bare decoding |")
     print("| --- | --- | --- |")
     for name, values in seconds.items():
         low, high = min(values) * scale[name], max(values) * scale[name]
@@ -90,8 +98,8 @@ def main():
         print(
             f"{name}: {ratios[name]:.2f} of bare decoding ({best}); {gains[name]:.2f} times as fast as image by image"
         )
-    failed = any(ratio > 1.35 for ratio in ratios.values()) or any(gain < 2 for gain in gains.values())
-    print("\n" + ("FAILED" if failed else "The claims hold."))
+    failed = any(ratio > 1.35 for ratio in ratios.values())
+    print("\n" + ("FAILED: more than 1.35" if failed else "The claim holds: at most 1.35."))
     return int(failed)
 
 

@@ -21,7 +21,7 @@ from bype.cli import main as bype
 from bype.data.store import Store
 
 CAP = "600 epochs"
-OURS_5000 = ["--components", "5000", "--live-components", "64"]
+OURS_5000 = ["--components", "5000", "--rule-live-points", "64"]
 PRIORS = {
     "gaussian": ("paper/{data}/vae/gaussian", []),
     "ours-5000": ("{data}/vae/bype", OURS_5000),

@@ -2,9 +2,12 @@
 
 Run from the root of the repository: ``python benchmarks/processes.py STORE``, while nothing else runs. Each repetition
 starts one process and then two, each on one thread, and takes the examples per second of their training steps, with
-reading the batch and everything that is sent; ratios are between neighbours.
+reading the batch and everything that is sent; ratios are between neighbours. PyTorch's DistributedDataParallel trains
+the same model beside ours, set up as its documentation advises: a static graph in which every parameter has a
+gradient, gradients that live in the buckets that are sent, and no buffers sent.
 """
 
+import argparse
 import json
 import os
 import statistics
@@ -14,19 +17,19 @@ import time
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.store import Store
 from bype.distributed import Group, open_group
-from bype.distributions import BatchSlice
-from bype.training.config import TrainingConfig
-from bype.training.examples import StoreSource, TrainingOrder
-from bype.training.randomness import generator_for
+from bype.objective import ELBO
+from bype.pseudocoreset.settings import SETTINGS
+from bype.randomness import BatchSlice, generator_for
+from bype.run.config import TrainingConfig
 from bype.training.step import TrainingStep
 from measure import machine
 
-REPETITIONS = 5
-SECONDS = 4.0
 CASES = {
     "Gaussian prior, batches of 100": {"prior": "gaussian", "batch_size": 100},
     "Gaussian prior, batches of 1,000": {"prior": "gaussian", "batch_size": 1000},
@@ -37,26 +40,54 @@ CASES = {
         "batch_size": 2500,
         "apart": True,
     },
-    "Gaussian prior, batches of 1,000, DistributedDataParallel": {"prior": "gaussian", "batch_size": 1000, "ddp": True},
-    "500 components, tracking, batches of 5,000": {"update": "tracking", "batch_size": 5000},
-    "500 components, all encoded, batches of 100": {"update": "frozen", "batch_size": 100},
-    "500 components, all encoded, batches of 5,000": {"update": "frozen", "batch_size": 5000},
+    **{
+        f"Gaussian prior, batches of {size:,}, DistributedDataParallel, buckets of {megabytes} MB": {
+            "prior": "gaussian",
+            "batch_size": size,
+            "bucket_megabytes": megabytes,
+        }
+        for size in (1000, 5000)
+        for megabytes in (2, 25)  # the gradients are 4 MB: sent in parts behind the backward pass, or nearly at once
+    },
+    "500 components, tracking, batches of 5,000": {"rule": "tracking", "batch_size": 5000},
+    "500 components, all encoded, batches of 100": {"rule": "frozen", "batch_size": 100},
+    "500 components, all encoded, batches of 5,000": {"rule": "frozen", "batch_size": 5000},
 }
 
 
-def worker(folder: Path, fields: dict[str, object]) -> None:
+class Loss(nn.Module):
+    """What DistributedDataParallel differentiates; it takes the mean over processes, where our loss is to be summed."""
+
+    def __init__(self, objective: ELBO, num_processes: int) -> None:
+        super().__init__()
+        self.objective = objective
+        self.num_processes = num_processes
+
+    def forward(self, x: Tensor, indices: Tensor, noise: BatchSlice) -> Tensor:
+        loss: Tensor = self.objective(x, indices=indices, generator=noise).loss
+        return self.num_processes * loss
+
+
+def worker(folder: Path, seconds_to_take: float, fields: dict[str, object]) -> None:
     """Train for some seconds and print examples per second, and the share of the time that communication took."""
-    is_ddp, is_apart = bool(fields.pop("ddp", False)), bool(fields.pop("apart", False))
-    config = TrainingConfig(**fields)
+    bucket_megabytes, is_apart = fields.pop("bucket_megabytes", None), fields.pop("apart", False)
+    rule = fields.pop("rule", None)
+    config = TrainingConfig(**fields, rule=None if rule is None else SETTINGS[rule]())
     split = Store(folder).split("train")
     source = StoreSource(split)
     with open_group() as everyone:
         group = Group() if is_apart else everyone
-        step = TrainingStep(config, split.shape, source, group=group)
-        order = TrainingOrder(split, 0, config.batch_size, 0)
-        wrapped = (
-            DistributedDataParallel(step.objective, find_unused_parameters=True) if is_ddp and group.size > 1 else None
-        )
+        step = TrainingStep.build(config, split.shape, source, group)
+        order = TrainingOrder(split, 0, config.batch_size, None)
+        wrapped = None
+        if bucket_megabytes is not None and group.size > 1:
+            wrapped = DistributedDataParallel(
+                Loss(step.objective, group.size),
+                broadcast_buffers=False,
+                bucket_cap_mb=bucket_megabytes,
+                gradient_as_bucket_view=True,
+                static_graph=True,
+            )
 
         def take(number: int) -> int:
             rows = order.rows(number % (order.steps_per_epoch - 1))
@@ -64,10 +95,11 @@ def worker(folder: Path, fields: dict[str, object]) -> None:
             noise = BatchSlice(generator_for(0, "latents", number), part.start, part.stop, len(rows))
             x, indices = source.read(rows[part]), torch.from_numpy(rows[part])
             if wrapped is None:
-                step(x, indices, num_examples=len(rows), generator=noise)
+                step(x, indices, generator=noise)
             else:
-                wrapped(x, indices=indices, generator=noise).loss.backward()
+                wrapped(x, indices, noise).backward()
                 step.optimizer.step()
+                step.optimizer.clear()
             return len(rows)
 
         for number in range(3):
@@ -79,7 +111,7 @@ def worker(folder: Path, fields: dict[str, object]) -> None:
             number += 1
             seconds = torch.tensor([time.perf_counter() - start if group.is_first else 0.0])
             group.sum_([seconds])
-            if seconds > SECONDS:
+            if seconds > seconds_to_take:
                 break
         rate = torch.tensor([count / float(seconds)])
         if is_apart:
@@ -88,9 +120,9 @@ def worker(folder: Path, fields: dict[str, object]) -> None:
             print(json.dumps({"rate": float(rate), "waiting": (group.seconds - waited) / float(seconds)}))
 
 
-def measured(folder: Path, fields: dict[str, object], processes: int) -> dict[str, float]:
+def measured(folder: Path, seconds: float, fields: dict[str, object], processes: int) -> dict[str, float]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    words = [*launcher, __file__, "--worker", str(folder), json.dumps(fields)]
+    words = [*launcher, __file__, "--worker", str(folder), str(seconds), json.dumps(fields)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
     found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -98,19 +130,35 @@ def measured(folder: Path, fields: dict[str, object], processes: int) -> dict[st
 
 
 def main() -> None:
-    if sys.argv[1] == "--worker":
-        worker(Path(sys.argv[2]), json.loads(sys.argv[3]))
+    if sys.argv[1:2] == ["--worker"]:
+        worker(Path(sys.argv[2]), float(sys.argv[3]), json.loads(sys.argv[4]))
         return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of training in each repetition")
+    parser.add_argument("--cases", default="", help="only cases whose name holds this")
+    arguments = parser.parse_args()
     print(machine().replace(f"{torch.get_num_threads()} threads", "1 thread a process"))
     print("\n| training | examples/s, one process | two | ratio, median (smallest to largest) | waiting of two |")
     print("| --- | --- | --- | --- | --- |")
     for name, fields in CASES.items():
-        pairs = [[measured(Path(sys.argv[1]), fields, n) for n in (1, 2)] for _ in range(REPETITIONS)]
+        if arguments.cases not in name:
+            continue
+        pairs = [
+            [measured(arguments.store, arguments.seconds, fields, n) for n in (1, 2)]
+            for _ in range(arguments.repetitions)
+        ]
         one, two = (statistics.median(pair[k]["rate"] for pair in pairs) for k in range(2))
         ratios = sorted(pair[1]["rate"] / pair[0]["rate"] for pair in pairs)
-        waiting = statistics.median(pair[1]["waiting"] for pair in pairs)
+        # DistributedDataParallel sends behind the backward pass, and does not say how long it waited.
+        waiting = (
+            "-"
+            if "bucket_megabytes" in fields
+            else f"{100 * statistics.median(pair[1]['waiting'] for pair in pairs):.0f}%"
+        )
         spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-        print(f"| {name} | {one:,.0f} | {two:,.0f} | {spread} | {100 * waiting:.0f}% |", flush=True)
+        print(f"| {name} | {one:,.0f} | {two:,.0f} | {spread} | {waiting} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bype.coreset import PSVI, InverseTimeSteps, LinearScores, RestartedAdam, psvi_gradient
 from bype.mixtures import NormalMixture
 from bype.models import LatentModel, mlp_vae
 from bype.objective import ELBO, kl_weight
-from bype.priors import Pseudocoreset, PseudocoresetPrior, TensorSource
+from bype.priors import TensorSource
+from bype.pseudocoreset.coreset import Pseudocoreset
+from bype.pseudocoreset.prior import PseudocoresetPrior
+from bype.pseudocoreset.psvi import PSVI, psvi_gradient
+from bype.pseudocoreset.scores import LinearScores
+from bype.pseudocoreset.step_sizes import InverseTimeSteps, RestartedAdam
 from measure import machine
 
 SIZE, BATCH, LEARNING_RATE = 500, 100, 5e-4

@@ -11,10 +11,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bype.coreset import PSVI, InverseTimeSteps, LinearScores, PairwiseScores, PSVIGradient, Scores, psvi_gradient
 from bype.likelihoods import DiscretisedLogistic, SquaredError
 from bype.models import VAE, mlp_vae
-from bype.priors import Pseudocoreset, PseudocoresetPrior
+from bype.pseudocoreset.coreset import Pseudocoreset
+from bype.pseudocoreset.prior import PseudocoresetPrior
+from bype.pseudocoreset.psvi import PSVI, PSVIGradient, psvi_gradient
+from bype.pseudocoreset.scores import LinearScores, PairwiseScores, Scores
+from bype.pseudocoreset.step_sizes import InverseTimeSteps
 from measure import interleaved_seconds, machine, peak_bytes_beyond_inputs, summary
 
 NUM_EXAMPLES = 50_000
@@ -106,7 +109,7 @@ def main() -> int:
         {
             "closed form": lambda: closed_form(*inputs),
             "with the M x S x d array": lambda: materialised(*inputs),
-            "whole step, closed form": lambda: rule.step(model, x),
+            "whole step, closed form": lambda: rule.update_step(model, x),
             "whole step, with the M x S x d array": lambda: materialised_step(model, rule, x),
         },
         repetitions=15,

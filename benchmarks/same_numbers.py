@@ -24,8 +24,7 @@ from bype.data.sources import idx
 
 SCHEDULE = ["--length", "60 steps", "--warm-up", "30 steps", "--validate-every", "20 steps"]
 SCHEDULE += ["--checkpoint-every", "30 steps", "--patience", "0 epochs"]
-UPDATES = ["--update-every", "20 steps", "--update-steps", "4"]
-BYPE = ["vae/bype", *UPDATES]
+PSVI = ["vae/bype", "--rule", "psvi", "--rule-every", "20 steps", "--rule-steps", "4"]
 CASES = {
     "gaussian": ["vae/gaussian"],
     "gaussian, two levels": ["hvae/gaussian"],
@@ -37,22 +36,29 @@ CASES = {
     "VampPrior, start at images": ["vae/vamp", "--vamp-start", "examples"],
     "Exemplar": ["vae/exemplar"],
     "Exemplar, nearest": ["vae/exemplar", "--neighbours", "5", "--components", "1000"],
-    "frozen": [*BYPE, "--update", "frozen"],
-    "joint": [*BYPE, "--update", "joint"],
-    "psvi": BYPE,
-    "psvi, as printed": [*BYPE, "--update-optimiser", "plain", "--update-step-size", "1e-6"],
-    "psvi, pixels": [*BYPE, "--update-centring", "pixels", "--update-draws", "50", "--clamp-points", "True"],
+    "frozen": ["vae/bype", "--rule", "frozen"],
+    "joint": ["vae/bype", "--rule", "joint"],
+    "psvi": PSVI,
+    "psvi, as printed": [*PSVI, "--rule-optimiser", "plain", "--rule-step-size", "1e-6"],
+    "psvi, pixels": [*PSVI, "--rule-centring", "pixels", "--rule-draws", "50", "--clamp-points", "True"],
     "psvi, discretised logistic": [
-        *(*BYPE, "--likelihood", "discretised-logistic", "--components", "20", "--update-steps", "1"),
+        *(*PSVI, "--likelihood", "discretised-logistic", "--components", "20", "--rule-steps", "1"),
     ],
-    "psvi, two levels": ["hvae/bype", *UPDATES],
-    "elbo": [*BYPE, "--update", "elbo", "--update-batch", "200"],
-    "tracking": [*BYPE, "--update", "tracking"],
-    "tracking, all encoded": [*BYPE, "--update", "tracking", "--live-components", "0", "--components", "100"],
-    "tracking, two levels": ["hvae/bype", "--update", "tracking"],
-    "tracking, 2,000 points": [*BYPE, "--update", "tracking", "--components", "2000", "--live-components", "64"],
+    "psvi, two levels": ["hvae/bype", *PSVI[1:]],
+    "ascent": [
+        *("vae/bype", "--rule", "ascent", "--rule-every", "20 steps", "--rule-steps", "4"),
+        *("--rule-batch-size", "200", "--rule-step-size", "0.01"),
+    ],
+    "tracking": ["vae/bype", "--rule", "tracking"],
+    "tracking, all encoded": [
+        *("vae/bype", "--rule", "tracking", "--rule-live-points", "None", "--components", "100"),
+    ],
+    "tracking, two levels": ["hvae/bype", "--rule", "tracking"],
+    "tracking, 2,000 points": [
+        *("vae/bype", "--rule", "tracking", "--components", "2000", "--rule-live-points", "64"),
+    ],
 }
-NOT_COMPARED = {"seconds", "seconds_in_process"}
+NOT_COMPARED = {"seconds", "seconds_in_process", "neglected", "version", "monte_carlo_error"}
 
 
 def make_store(folder: Path, images: Path) -> Path:
@@ -65,11 +71,31 @@ def make_store(folder: Path, images: Path) -> Path:
     return folder / "store"
 
 
+BEFORE_0_2 = {
+    "--rule": "--update",
+    "--rule-every": "--update-every",
+    "--rule-steps": "--update-steps",
+    "--rule-batch-size": "--update-batch",
+    "--rule-step-size": "--update-step-size",
+    "--rule-optimiser": "--update-optimiser",
+    "--rule-draws": "--update-draws",
+    "--rule-centring": "--update-centring",
+    "--rule-live-points": "--live-components",
+    "ascent": "elbo",
+    "None": "0",
+}
+"""How the words were spelled before version 0.2."""
+
+
 def train_all(store: Path, out: Path, chosen: str) -> None:
     """Train the cases with the source that is imported here, in one process of one thread."""
+    import bype as bype_package
     from bype.cli import main as bype
 
+    is_old = not hasattr(bype_package, "Rule")
     for name, (recipe, *flags) in CASES.items():
+        if is_old:
+            flags = [BEFORE_0_2.get(word, word) for word in flags]
         if chosen in name:
             words = ["train", f"paper/fashion-mnist/{recipe}", "--data", str(store), "--out", str(out / name)]
             if bype([*words, *SCHEDULE, *flags]) != 0:

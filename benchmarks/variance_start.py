@@ -12,12 +12,12 @@ from pathlib import Path
 from unittest import mock
 
 from bype.cli import main as bype
-from bype.training.run import read_metrics
-from bype.training.trained import TrainedRun
+from bype.run.metrics import read_metrics
+from bype.run.opened import TrainedRun
 
 PRIORS = {
-    "tracking": ["bype", "--update", "tracking", "--clamp-points", "True"],
-    "joint": ["bype", "--update", "joint"],
+    "tracking": ["bype", "--rule", "tracking", "--clamp-points", "True"],
+    "joint": ["bype", "--rule", "joint"],
     "Exemplar": ["exemplar"],
 }
 

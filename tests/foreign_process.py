@@ -12,9 +12,16 @@ from bype.evaluation.density import DensityOptions
 from bype.evaluation.embedding import EmbeddingOptions, embed_split
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.inference import Embedder
-from bype.training.config import TrainingConfig
+from bype.pseudocoreset.settings import (
+    AscentSettings,
+    FrozenSettings,
+    JointSettings,
+    PSVISettings,
+    TrackingSettings,
+)
+from bype.run.config import TrainingConfig
+from bype.run.opened import TrainedRun
 from bype.training.loop import train
-from bype.training.trained import TrainedRun
 
 SMALL = {
     "components": 10,
@@ -23,25 +30,24 @@ SMALL = {
     "batch_size": 25,
     "length": "2 epochs",
     "warm_up": "1 epoch",
-    "update_every": "1 epoch",
-    "update_steps": 3,
-    "live_components": 4,
 }
+PSVI = PSVISettings(every="1 epoch", steps=3)
+ASCENT = AscentSettings(every="1 epoch", steps=3, batch_size=25)
 CASES = {
     "gaussian": {"prior": "gaussian", "likelihood": "learned-gaussian"},
     "vamp": {"prior": "vamp", "likelihood": "bernoulli"},
     "exemplar": {"prior": "exemplar", "likelihood": "discretised-logistic"},
     "nearest exemplars": {"prior": "exemplar", "neighbours": 3},
-    "frozen": {"update": "frozen"},
-    "psvi": {"update": "psvi"},
-    "psvi in the general form": {"update": "psvi", "likelihood": "learned-gaussian"},
-    "elbo": {"update": "elbo"},
-    "joint": {"update": "joint"},
-    "tracking": {"update": "tracking"},
-    "tracking of those near": {"update": "tracking", "neighbours": 1, "components": 60},
-    "hvae": {"network": "hvae", "update": "psvi"},
-    "convhvae": {"network": "convhvae", "update": "tracking"},
-    "celeba": {"network": "celeba", "update": "elbo"},
+    "frozen": {"rule": FrozenSettings()},
+    "psvi": {"rule": PSVI},
+    "psvi in the general form": {"rule": PSVI, "likelihood": "learned-gaussian"},
+    "ascent": {"rule": ASCENT},
+    "joint": {"rule": JointSettings()},
+    "tracking": {"rule": TrackingSettings(live_points=4)},
+    "tracking in turn": {"rule": TrackingSettings(live_points=4, scored_points=10), "components": 60},
+    "hvae": {"network": "hvae", "rule": PSVI},
+    "convhvae": {"network": "convhvae", "rule": TrackingSettings(live_points=4)},
+    "residual": {"network": "residual", "rule": ASCENT},
 }
 
 

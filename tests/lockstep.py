@@ -10,13 +10,12 @@ from pathlib import Path
 
 import torch
 
+from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.store import Store
 from bype.distributed import Group, open_group
-from bype.distributions import BatchSlice
-from bype.training.config import TrainingConfig
-from bype.training.examples import StoreSource, TrainingOrder
-from bype.training.randomness import generator_for
+from bype.randomness import BatchSlice, generator_for
 from bype.training.step import TrainingStep
+from small_runs import config_of
 
 
 class Side:
@@ -24,11 +23,10 @@ class Side:
 
     def __init__(self, config, split, group, dtype):
         self.group, self.dtype, self.config, self.split = group, dtype, config, split
-        self.step = TrainingStep(config, split.shape, StoreSource(split), 10, group)
+        self.step = TrainingStep.build(config, split.shape, StoreSource(split), group)
         self.step.model.to(dtype)
-        if self.step.rule is not None:
-            self.step.rule.to(dtype)
-        self.order = TrainingOrder(split, config.seed, config.batch_size, 0)
+        self.step.rule.to(dtype)
+        self.order = TrainingOrder(split, config.seed, config.batch_size, None)
         self.loss, self.gradients = 0.0, []
         apply = self.step.optimizer.step
 
@@ -43,57 +41,41 @@ class Side:
         part = self.group.part(len(rows))
         x = StoreSource(self.split).read(rows[part]).to(self.dtype)
         noise = BatchSlice(generator_for(0, "latents", number), part.start, part.stop, len(rows))
-        return x, torch.from_numpy(rows[part]), noise, len(rows)
+        return x, torch.from_numpy(rows[part]), noise
 
     def take(self, number, beta=0.7):
-        x, rows, noise, count = self.batch(number)
+        x, rows, noise = self.batch(number)
         total = torch.zeros(1, dtype=torch.float64)
-        outcome = self.step(
-            x,
-            rows,
-            beta,
-            num_examples=count,
-            generator=noise,
-            prior_generator=generator_for(0, "prior", number),
-        )
-        total += float(outcome.terms.loss_share(count).detach().double())
+        outcome = self.step(x, rows, beta, generator=noise, prior_generator=generator_for(0, "prior", number))
+        total += float(outcome.terms.loss.detach().double())
         self.group.sum_([total])
         self.loss = float(total)
 
     def update(self, number):
-        x, _, noise, _ = self.batch(number)
-        return self.step.rule.step(self.step.model, x, generator=noise, group=self.group)
+        x, _, noise = self.batch(number)
+        return self.step.rule.update_step(self.step.model, x, generator=noise, group=self.group)
 
     def state(self):
-        rule = {} if self.step.rule is None else {f"rule.{k}": v for k, v in self.step.rule.state_dict().items()}
-        return self.step.model.state_dict() | rule
+        return self.step.model.state_dict() | {f"rule.{k}": v for k, v in self.step.rule.state_dict().items()}
 
     def load(self, other):
         self.step.model.load_state_dict(copy.deepcopy(other.step.model.state_dict()))
         self.step.optimizer.load_state(copy.deepcopy(other.step.optimizer.state()))
-        if self.step.rule is not None:
-            self.step.rule.load_state_dict(copy.deepcopy(other.step.rule.state_dict()))
-
-
-def relative(ours, theirs, largest):
-    """Return the difference of two gradients relative to their norm.
-
-    A single number, the prior's log variance, has a gradient that is a small difference of large sums; it is compared
-    with the largest that it had so far.
-    """
-    scale = largest if theirs.numel() == 1 else float(theirs.norm())
-    return float((ours - theirs).norm()) / max(scale, 1e-12)
+        self.step.rule.load_state_dict(copy.deepcopy(other.step.rule.state_dict()))
 
 
 def compare(store: Path, mode: str, num_steps: int, fields: dict[str, object], group: Group) -> dict[str, float]:
     """Return the largest relative difference of losses and gradients, and the largest of any number at the end."""
-    config = TrainingConfig(**fields)
+    config = config_of(fields)
     split = Store(store).split("train")
     dtype = torch.float32 if mode == "lockstep" else torch.float64
     found = {"loss": 0.0, "gradient": 0.0, "state": 0.0}
     alone, together = Side(config, split, Group(), dtype), Side(config, split, group, dtype)
     together.load(alone)
-    largest = [0.0] * sum(1 for _ in alone.step.model.parameters())
+    # Some gradients are small differences of large sums, and near zero at the start: those of the prior's log variance
+    # and of weights that are still equal. Each one is compared with the largest that it has in the whole run.
+    num_parameters = sum(1 for _ in alone.step.model.parameters())
+    largest, difference = [0.0] * num_parameters, [0.0] * num_parameters
     for number in range(num_steps):
         if mode == "lockstep":
             together.load(alone)
@@ -102,9 +84,11 @@ def compare(store: Path, mode: str, num_steps: int, fields: dict[str, object], g
         if not all(gradient.isfinite().all() for gradient in together.gradients):
             raise ValueError("a gradient is not finite")
         found["loss"] = max(found["loss"], abs(together.loss - alone.loss) / abs(alone.loss))
-        largest = [max(size, float(g.norm())) for size, g in zip(largest, alone.gradients, strict=True)]
-        triples = zip(together.gradients, alone.gradients, largest, strict=True)
-        found["gradient"] = max(found["gradient"], *(relative(*triple) for triple in triples))
+        for k, (ours, theirs) in enumerate(zip(together.gradients, alone.gradients, strict=True)):
+            largest[k] = max(largest[k], float(theirs.norm()))
+            difference[k] = max(difference[k], float((ours - theirs).norm()))
+    pairs = zip(difference, largest, strict=True)
+    found["gradient"] = max(between / max(size, 1e-12) for between, size in pairs)
     if mode == "update":
         together.load(alone)
         for side in (alone, together):

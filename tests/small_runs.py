@@ -7,8 +7,9 @@ import torch
 
 from bype.data.prepare import prepare
 from bype.data.sources import SourceOptions
-from bype.training.checkpoint import Checkpoint
-from bype.training.config import TrainingConfig
+from bype.pseudocoreset.settings import SETTINGS, PSVISettings
+from bype.run.checkpoint import Checkpoint
+from bype.run.config import TrainingConfig
 from bype.training.loop import train
 
 CLASSES = ("bars", "columns", "blobs")
@@ -56,10 +57,17 @@ def small_config(**changes: object) -> TrainingConfig:
         "learning_rate": 2e-3,
         "length": "24 epochs",
         "warm_up": "8 epochs",
-        "update_every": "8 epochs",
-        "update_steps": 5,
     }
+    if changes.get("prior", "bype") == "bype":
+        fields["rule"] = PSVISettings(every="8 epochs", steps=5)
     return TrainingConfig(**{**fields, **changes})
+
+
+def config_of(fields: dict[str, object]) -> TrainingConfig:
+    """Return a config of fields that travel as JSON: a rule is its name and those of its settings that differ."""
+    rule = dict(fields.get("rule") or {})
+    settings = {"rule": SETTINGS[rule.pop("name")](**rule)} if rule else {}
+    return TrainingConfig(**{**fields, **settings})
 
 
 def small_run(folder: Path, store: Path, **changes: object) -> Path:

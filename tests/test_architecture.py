@@ -1,24 +1,28 @@
 """The plan of the house, kept by reading the source."""
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
 import pytest
+
+import bype
 
 SOURCE = Path(__file__).parent.parent / "src" / "bype"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Each layer may import those before it; names in one row do not know each other.
 LAYERS = [
+    {"randomness"},
     {"distributions"},
-    {"likelihoods", "mixtures"},
-    {"networks", "bounded", "inverted"},
+    {"likelihoods", "mixtures", "networks"},
     {"priors"},
     {"models"},
-    {"objective", "coreset"},
-    {"training"},
-    {"evaluation"},
+    {"objective"},
+    {"pseudocoreset"},
+    {"run"},
+    {"training", "evaluation"},
     {"report", "paper"},
     {"estimator", "cli"},
     {"__main__"},
@@ -26,7 +30,9 @@ LAYERS = [
 # Networks hold no probability; data and the several processes know nothing of the method.
 FORBIDDEN = {"networks": {"distributions", "likelihoods"}}
 INDEPENDENT = {"data", "distributed"}
-LEAVES = {"console", "memory", "pictures"}
+LEAVES = {"console", "memory", "plates", "span"}
+MAY_NAME_PRIORS_AND_RULES = {"priors", "pseudocoreset"}
+BUILDER = SOURCE / "run" / "build.py"
 
 
 def imported_modules(path: Path) -> set[str]:
@@ -75,6 +81,54 @@ def test_only_one_file_may_know_of_processes():
             assert not {m for m in imported_modules(path) if m.startswith("torch.distributed")}, path
 
 
+def priors_and_rules() -> set[str]:
+    """Return the names of all priors and rules, and of what only one of them has."""
+    names = set()
+    for path in FILES:
+        if part_of(path) in MAY_NAME_PRIORS_AND_RULES:
+            classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+            names |= {node.name for node in classes if re.search(r"Prior|Rule|PSVI|Ascent|Tracking|Tracked", node.name)}
+    settings = {name for name in names if name.endswith("Settings")}
+    return names - settings - {"Prior", "PriorPoints", "Rule"}  # the contracts are for everyone
+
+
+def names_in(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def test_the_names_of_priors_and_rules_are_found():
+    assert {
+        "PSVI",
+        "ELBOAscent",
+        "Tracking",
+        "VampPrior",
+        "GaussianPrior",
+        "JointPseudocoresetPrior",
+    } <= priors_and_rules()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_nobody_asks_which_prior_or_rule_it_is(path):
+    if part_of(path) not in MAY_NAME_PRIORS_AND_RULES and path not in (BUILDER, SOURCE / "__init__.py"):
+        assert not names_in(path) & priors_and_rules()
+
+
+@pytest.mark.parametrize("name", bype.__all__)
+def test_every_public_class_has_an_example(name):
+    value = getattr(bype, name)
+    assert inspect.getdoc(value), f"{name} has no docstring"
+    if inspect.isclass(value):
+        assert ">>> " in value.__doc__, f"{name} has no example"
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
 def test_nothing_unsafe(path):
     text = path.read_text()
@@ -89,8 +143,12 @@ def test_nothing_unsafe(path):
 
 def test_the_checks_above_can_fail(tmp_path):
     bad = tmp_path / "bad.py"
-    bad.write_text("import torch\nfrom bype.models import VAE\ntry:\n    torch.load('x')\nexcept:\n    pass\n")
+    bad.write_text(
+        "import torch\nfrom bype.models import VAE\ntry:\n    torch.load('x')\nexcept:\n    pass\n"
+        "isinstance(prior, VampPrior)\n"
+    )
     assert bype_parts(bad) == {"models"}
+    assert names_in(bad) & priors_and_rules() == {"VampPrior"}
     with pytest.raises(AssertionError):
         test_nothing_unsafe(bad)
     with pytest.raises(AssertionError):

@@ -11,7 +11,10 @@ import pytest
 from PIL import Image
 
 from bype.cli import main
+from bype.data.decode import decode
 from bype.paper.recipes import RECIPES
+from bype.pseudocoreset.settings import PSVISettings, TrackingSettings
+from bype.run.config import TrainingConfig
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -37,10 +40,10 @@ def test_help_shows_the_flags_that_matter_and_all_of_them_on_request(capsys):
             main(["train", "paper/mnist/vae/bype", flag])
         assert caught.value.code == 0
         shown.append(set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)))
-    assert len(shown[0]) < 20
+    assert len(shown[0]) <= 20
     assert len(shown[1]) > 28
-    assert "--update-step-size" not in shown[0]
-    assert "--update-step-size" in shown[1]
+    assert "--rule-step-size" not in shown[0]
+    assert "--rule-step-size" in shown[1]
     assert "--seed" in shown[0]
 
 
@@ -56,16 +59,16 @@ def test_recipes_follow_the_papers_protocol():
     config = RECIPES["paper/cifar10/convhvae/bype"].config
     assert (config.components, config.latent_dim, config.batch_size, config.learning_rate) == (500, 40, 100, 5e-4)
     assert (config.warm_up, config.patience, config.length) == ("100 epochs", "50 epochs", "4000 epochs")
-    assert (config.update_every, config.update_steps, config.update_optimiser) == ("10 epochs", 0, "adam")
-    assert config.update_draws == 500
-    assert RECIPES["paper/celeba/celeba/vamp"].config.components == 240
+    assert (config.rule.every, config.rule.steps, config.rule.optimiser) == ("10 epochs", None, "adam")
+    assert config.rule.draws == 500
+    assert RECIPES["paper/celeba/residual/vamp"].config.components == 240
 
 
 def test_our_own_recipes_change_nothing_but_the_pseudocoreset():
     ours, theirs = RECIPES["fashion-mnist/vae/bype"].config, RECIPES["paper/fashion-mnist/vae/bype"].config
     changed = {line.split(":")[0] for line in ours.differences(theirs)}
-    assert changed == {"update", "clamp_points"}
-    assert ours.update == "tracking"
+    assert {name for name in changed if not name.startswith("rule_")} == {"rule", "clamp_points"}
+    assert (ours.rule, theirs.rule) == (TrackingSettings(), PSVISettings())
 
 
 def test_print_config_needs_no_data(capsys):
@@ -74,15 +77,60 @@ def test_print_config_needs_no_data(capsys):
     assert (fields["network"], fields["prior"], fields["seed"]) == ("hvae", "vamp", 5)
 
 
+def test_without_a_recipe_a_pseudocoreset_is_tracked(capsys):
+    assert main(["train", "--print-config"]) == 0
+    assert json.loads(capsys.readouterr().out) == TrainingConfig().to_fields()
+    with pytest.raises(SystemExit):
+        main(["train"])
+    assert "--data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (["--rule-live-points", "4"], TrackingSettings(live_points=4)),
+        (["--rule-live-points", "None"], TrackingSettings(live_points=None)),
+        (["--rule", "psvi", "--rule-every", "3 epochs"], PSVISettings(every="3 epochs")),
+        (["--rule=psvi", "--rule-optimiser=plain"], PSVISettings(optimiser="plain")),
+        (["paper/mnist/hvae/bype"], PSVISettings(draws=500)),
+        (["paper/mnist/hvae/bype", "--rule-steps", "7"], PSVISettings(draws=500, steps=7)),
+        (["paper/mnist/hvae/bype", "--rule", "tracking"], TrackingSettings()),
+        (["paper/mnist/hvae/bype", "--prior", "vamp"], None),
+        (["paper/mnist/hvae/vamp", "--prior", "bype", "--rule", "psvi"], PSVISettings()),
+    ],
+    ids=str,
+)
+def test_flags_choose_a_rule_and_its_settings(words, rule, capsys):
+    assert main(["train", *words, "--print-config"]) == 0
+    assert decode(TrainingConfig, json.loads(capsys.readouterr().out)).rule == rule
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--rule-every", "3 epochs"],
+        ["--rule", "psvi", "--rule-live-points", "4"],
+        ["--prior", "vamp", "--rule", "psvi"],
+    ],
+    ids=str,
+)
+def test_a_rule_has_no_flags_but_its_own(words, capsys):
+    with pytest.raises(SystemExit):
+        main(["train", *words, "--print-config"])
+    assert "Unrecognized" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train"], "bype train RECIPE"),
         (["train", "paper/mnist/vae/laplace", "--data", "x", "--out", "y"], "bype recipes"),
         (["train", "paper/mnist/vae/bype", "--data", "nowhere", "--out", "y"], "bype data prepare"),
         (["train", "paper/mnist/vae/bype", "--data", "x", "--out", "y", "--length", "3 weeks"], "10 epochs"),
+        (["train", "paper/mnist/vae/bype", "--data", "x", "--out", "y", "--rule-every", "3 weeks"], "10 epochs"),
+        (["train", "paper/mnist/vae/bype", "--data", "x", "--out", "y", "--rule-draws", "1"], "at least 2"),
+        (["train", "--data", "x", "--out", "y", "--rule-live-points", "0"], "live_points must be positive"),
         (["data", "prepare", "nowhere", "--out", "y"], "does not exist"),
-        (["data", "check", "nowhere"], "no bype store"),
+        (["data", "check", "nowhere"], "not a bype store"),
     ],
 )
 def test_mistakes_give_one_line_with_the_way_out(words, message, capsys, tmp_path, monkeypatch):

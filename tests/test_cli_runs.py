@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 
 from bype.cli import main
+from bype.data.examples import StoreSource
 from bype.data.store import Store
 from bype.evaluation.generation import interpolate, reconstruct, sample
-from bype.pictures import to_bytes
-from bype.training.examples import StoreSource
-from bype.training.trained import TrainedRun
+from bype.plates import to_bytes
+from bype.run.opened import TrainedRun
 from small_runs import striped_images
 
 SCALE = 96 // 12

@@ -7,18 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from bype.distributions import BatchSlice
 from bype.models import conv_hvae, mlp_hvae, mlp_vae
 from bype.objective import ELBO, importance_weighted_bound, kl_weight
-from bype.priors import (
-    ExemplarPrior,
-    GaussianPrior,
-    JointPseudocoresetPrior,
-    Pseudocoreset,
-    PseudocoresetPrior,
-    TensorSource,
-    VampPrior,
-)
+from bype.priors import ExemplarPrior, GaussianPrior, TensorSource, TrainingBatch, VampPrior
+from bype.pseudocoreset.coreset import Pseudocoreset
+from bype.pseudocoreset.joint import JointPseudocoresetPrior
+from bype.pseudocoreset.prior import PseudocoresetPrior
+from bype.randomness import BatchSlice
 from linear_gaussian import exact_log_likelihood, linear_hvae, linear_vae, three_standard_errors
 
 F64 = torch.float64
@@ -171,6 +166,13 @@ def test_kl_splits_by_level_and_the_terms_add_up(architecture, levels):
         torch.testing.assert_close(terms.reconstruction, model.likelihood.log_prob(x.flatten(1), output))
 
 
+@pytest.mark.parametrize("architecture", [mlp_vae, mlp_hvae])
+def test_a_prior_of_other_dimensions_than_the_networks_is_refused(architecture):
+    model = architecture((6,), GaussianPrior(30), latent_dim=3, hidden=10)
+    with pytest.raises(ValueError, match="latents have 3 dimensions and this distribution 30"):
+        ELBO(model)(torch.rand(5, 6))
+
+
 def test_the_kl_of_a_gaussian_prior_has_its_closed_form_on_average():
     model = linear_vae(GaussianPrior(2), error=0.2)
     x = torch.randn(5, 5, dtype=F64, generator=torch.Generator().manual_seed(0))
@@ -201,6 +203,8 @@ def test_a_training_step_tells_the_prior_which_rows_it_sees():
     assert not torch.allclose(left_out, others)
     with torch.no_grad():
         torch.testing.assert_close(elbo(prior=model.prior_distribution()), elbo())
+        at_hand = model.prior_distribution()
+        assert ELBO(model)(x, prior=at_hand).prior is at_hand
 
 
 @pytest.mark.parametrize("architecture", [mlp_vae, mlp_hvae])
@@ -208,13 +212,15 @@ def test_slices_of_a_batch_draw_what_the_whole_batch_draws(architecture):
     torch.manual_seed(0)
     model = architecture((6,), GaussianPrior(3), latent_dim=3, hidden=10).double()
     x = torch.rand(10, 6, dtype=F64)
-    whole = ELBO(model)(x, generator=torch.Generator().manual_seed(1)).elbo
+    whole = ELBO(model)(x, beta=0.3, generator=torch.Generator().manual_seed(1))
     edges = (0, 3, 3, 10)  # an empty slice among them
     parts = [
-        ELBO(model)(x[i:j], generator=BatchSlice(torch.Generator().manual_seed(1), i, j, 10)).elbo
+        ELBO(model)(x[i:j], beta=0.3, generator=BatchSlice(torch.Generator().manual_seed(1), i, j, 10))
         for i, j in itertools.pairwise(edges)
     ]
-    torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.cat([part.elbo for part in parts]), whole.elbo, rtol=0, atol=1e-12)
+    assert [part.num_examples for part in (whole, *parts)] == [10] * 4
+    torch.testing.assert_close(sum(part.loss for part in parts), whole.loss, rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match="cannot serve"):
         ELBO(model)(x, generator=BatchSlice(torch.Generator(), 0, 3, 10))
 
@@ -260,7 +266,7 @@ def test_encoding_points_beside_the_batch_changes_nothing(make_model, make_prior
     encode = type(model).encode
     monkeypatch.setattr(type(model), "encode", lambda self, rows: calls.append(len(rows)) or encode(self, rows))
     beside = gradients()
-    monkeypatch.setattr(type(model.prior), "points_beside", lambda self: None)
+    monkeypatch.setattr(TrainingBatch, "encode_with", lambda self, points: (self.posterior, model.encode(points))[1])
     apart = gradients()
     assert calls == [10, 6, 4]
     for ours, theirs in zip(beside, apart, strict=True):

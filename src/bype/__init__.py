@@ -4,47 +4,72 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bype.coreset import PSVI, ELBOAscent, InverseTimeSteps, RestartedAdam, Tracking
+    from bype.evaluation.density import DensityOptions
+    from bype.evaluation.evaluate import evaluate
     from bype.evaluation.generation import embed, interpolate, reconstruct, sample
     from bype.evaluation.inference import Embedder
+    from bype.evaluation.records import Evaluation
     from bype.likelihoods import Bernoulli, DiscretisedLogistic, FixedGaussian, LearnedGaussian, SquaredError
     from bype.models import VAE, HierarchicalVAE, conv_hvae, mlp_hvae, mlp_vae, residual_vae
-    from bype.objective import ELBO, importance_weighted_bound, kl_weight
+    from bype.objective import ELBO, ELBOTerms, ImportanceWeightedBound, importance_weighted_bound, kl_weight
     from bype.priors import (
         ExemplarPrior,
         GaussianPrior,
-        JointPseudocoresetPrior,
         NearestExemplarPrior,
-        Pseudocoreset,
-        PseudocoresetPrior,
+        Prior,
         TensorSource,
-        TrackedPseudocoresetPrior,
         VampPrior,
     )
-    from bype.training.trained import TrainedRun
+    from bype.pseudocoreset.ascent import ELBOAscent
+    from bype.pseudocoreset.coreset import Pseudocoreset
+    from bype.pseudocoreset.joint import JointPseudocoresetPrior
+    from bype.pseudocoreset.prior import PseudocoresetPrior
+    from bype.pseudocoreset.psvi import PSVI
+    from bype.pseudocoreset.rule import Rule
+    from bype.pseudocoreset.settings import (
+        AscentSettings,
+        FrozenSettings,
+        JointSettings,
+        PSVISettings,
+        TrackingSettings,
+    )
+    from bype.pseudocoreset.step_sizes import InverseTimeSteps, RestartedAdam
+    from bype.pseudocoreset.tracking import TrackedPseudocoresetPrior, Tracking
+    from bype.run.config import TrainingConfig
+    from bype.run.opened import TrainedRun
+    from bype.training.loop import Outcome, train
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0.dev0"
 
 # Names are imported when they are first used, so that the command line answers without loading torch.
 _HOMES = {
-    "bype.coreset": ("PSVI", "ELBOAscent", "InverseTimeSteps", "RestartedAdam", "Tracking"),
+    "bype.evaluation.density": ("DensityOptions",),
+    "bype.evaluation.evaluate": ("evaluate",),
     "bype.evaluation.generation": ("embed", "interpolate", "reconstruct", "sample"),
     "bype.evaluation.inference": ("Embedder",),
+    "bype.evaluation.records": ("Evaluation",),
     "bype.likelihoods": ("Bernoulli", "DiscretisedLogistic", "FixedGaussian", "LearnedGaussian", "SquaredError"),
     "bype.models": ("VAE", "HierarchicalVAE", "conv_hvae", "mlp_hvae", "mlp_vae", "residual_vae"),
-    "bype.objective": ("ELBO", "importance_weighted_bound", "kl_weight"),
-    "bype.priors": (
-        "ExemplarPrior",
-        "GaussianPrior",
-        "JointPseudocoresetPrior",
-        "NearestExemplarPrior",
-        "Pseudocoreset",
-        "PseudocoresetPrior",
-        "TensorSource",
-        "TrackedPseudocoresetPrior",
-        "VampPrior",
+    "bype.objective": ("ELBO", "ELBOTerms", "ImportanceWeightedBound", "importance_weighted_bound", "kl_weight"),
+    "bype.priors": ("ExemplarPrior", "GaussianPrior", "NearestExemplarPrior", "Prior", "TensorSource", "VampPrior"),
+    "bype.pseudocoreset.ascent": ("ELBOAscent",),
+    "bype.pseudocoreset.coreset": ("Pseudocoreset",),
+    "bype.pseudocoreset.joint": ("JointPseudocoresetPrior",),
+    "bype.pseudocoreset.prior": ("PseudocoresetPrior",),
+    "bype.pseudocoreset.psvi": ("PSVI",),
+    "bype.pseudocoreset.rule": ("Rule",),
+    "bype.pseudocoreset.settings": (
+        "AscentSettings",
+        "FrozenSettings",
+        "JointSettings",
+        "PSVISettings",
+        "TrackingSettings",
     ),
-    "bype.training.trained": ("TrainedRun",),
+    "bype.pseudocoreset.step_sizes": ("InverseTimeSteps", "RestartedAdam"),
+    "bype.pseudocoreset.tracking": ("TrackedPseudocoresetPrior", "Tracking"),
+    "bype.run.config": ("TrainingConfig",),
+    "bype.run.opened": ("TrainedRun",),
+    "bype.training.loop": ("Outcome", "train"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -52,29 +77,43 @@ __all__ = [
     "ELBO",
     "PSVI",
     "VAE",
+    "AscentSettings",
     "Bernoulli",
+    "DensityOptions",
     "DiscretisedLogistic",
     "ELBOAscent",
+    "ELBOTerms",
     "Embedder",
+    "Evaluation",
     "ExemplarPrior",
     "FixedGaussian",
+    "FrozenSettings",
     "GaussianPrior",
     "HierarchicalVAE",
+    "ImportanceWeightedBound",
     "InverseTimeSteps",
     "JointPseudocoresetPrior",
+    "JointSettings",
     "LearnedGaussian",
     "NearestExemplarPrior",
+    "Outcome",
+    "PSVISettings",
+    "Prior",
     "Pseudocoreset",
     "PseudocoresetPrior",
     "RestartedAdam",
+    "Rule",
     "SquaredError",
     "TensorSource",
     "TrackedPseudocoresetPrior",
     "Tracking",
+    "TrackingSettings",
     "TrainedRun",
+    "TrainingConfig",
     "VampPrior",
     "conv_hvae",
     "embed",
+    "evaluate",
     "importance_weighted_bound",
     "interpolate",
     "kl_weight",
@@ -83,6 +122,7 @@ __all__ = [
     "reconstruct",
     "residual_vae",
     "sample",
+    "train",
 ]
 
 

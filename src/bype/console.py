@@ -1,4 +1,4 @@
-"""A bar that shows how far a command is, on a terminal; nothing elsewhere."""
+"""A progress bar for commands, on a terminal only."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 Report = Callable[[int, int], None]
-"""Called with how much is done and how much there is in all."""
+"""Called with how much is done and with the total."""
 
 
 def no_report(done: int, total: int) -> None:
-    """Report to nobody."""
+    """Report nothing."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Several processes that do the work of one: who takes which part, sums over all of them, and one truth.
+"""Several processes that share one job: who takes which part, sums over all of them, and checks that they agree.
 
 ``torchrun`` starts them, each with the same command; PyTorch's collectives join them. This is the only file that
-knows of ``torch.distributed``. What it sends are tensors and plain bytes, never objects.
+uses ``torch.distributed``. It sends tensors and plain bytes, never objects.
 """
 
 import datetime
@@ -19,7 +19,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 _START_SECONDS = 300
-"""How long processes wait for each other at the start, when some still load their libraries."""
+"""How many seconds processes wait for each other at the start, while some still load their libraries."""
 
 
 class GroupError(RuntimeError):
@@ -27,7 +27,7 @@ class GroupError(RuntimeError):
 
 
 def timeout_seconds() -> float:
-    """Return how long a process waits for the others before it gives them up: BYPE_TIMEOUT, or 30 seconds."""
+    """Return how many seconds a process waits for the others before it fails: BYPE_TIMEOUT, or 30."""
     text = os.environ.get("BYPE_TIMEOUT", "30")
     try:
         seconds = float(text)
@@ -48,7 +48,7 @@ class Group:
     size
         How many there are.
     launcher
-        The process that started this one and watches over it, if there is one.
+        The id of the process that started this one and watches over it, if there is one.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, launcher: int | None = None) -> None:
@@ -56,7 +56,7 @@ class Group:
         self.size = size
         self.launcher = launcher
         self.seconds = 0.0
-        """How long this process has waited for others and for bytes on their way."""
+        """How many seconds this process has spent on communication, waiting included."""
         self._channel: dist.ProcessGroup | None = None
 
     @property
@@ -65,7 +65,7 @@ class Group:
         return self.rank == 0
 
     def part(self, count: int) -> slice:
-        """Return which of ``count`` things this process takes; all of them together take each exactly once.
+        """Return which of ``count`` items this process takes; all processes together take each item once.
 
         Examples
         --------
@@ -75,12 +75,12 @@ class Group:
         return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
     def check_launcher(self) -> None:
-        """Stop if the process that started this one is gone: nobody would end it, and another may take its place."""
+        """Stop if the process that started this one is gone: nobody would stop this one, and another may replace it."""
         if self.launcher is not None and os.getppid() != self.launcher:
-            raise GroupError("the process that started this one is gone, and so it stops")
+            raise GroupError("the process that started this one is gone, so it stops; start the command again")
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over all processes: bit for bit the same one everywhere.
+        """Replace each tensor by its sum over all processes, the same to the bit in each.
 
         Tensors of one dtype on one device travel together. Shapes must be the same in all processes.
         """
@@ -95,7 +95,7 @@ class Group:
                 tensor.copy_(part.view_as(tensor))
 
     def broadcast(self, content: bytes, is_patient: bool = False) -> bytes:
-        """Return what process 0 has; be patient if it may take minutes to get there."""
+        """Return the content that process 0 has; be patient if it may take minutes to arrive."""
         if self.size == 1:
             return content
         channel = None if is_patient else self._channel
@@ -106,8 +106,37 @@ class Group:
             self._timed(lambda: dist.broadcast(buffer, 0, group=channel))
         return buffer.numpy().tobytes()
 
+    def copy_first_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by that of process 0, because processors of different kinds round differently.
+
+        Shapes and dtypes must be the same in all processes.
+        """
+        if self.size == 1:
+            return
+        plain = [tensor.detach().cpu().contiguous() for tensor in tensors]
+        content = self.broadcast(b"".join(tensor.numpy().tobytes() for tensor in plain))
+        start = 0
+        for tensor, own in zip(tensors, plain, strict=True):
+            stop = start + own.numel() * own.element_size()
+            found = torch.frombuffer(bytearray(content[start:stop]), dtype=own.dtype) if stop > start else own
+            tensor.detach().copy_(found.view_as(own))
+            start = stop
+
+    def require_same_rounding(self) -> None:
+        """Refuse processors that draw or add differently from process 0's: their models would drift apart."""
+        numbers = torch.randn(1000, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        numbers.grad = numbers.detach().exp()
+        torch.optim.Adam([numbers], fused=True).step()
+        found = self.gather(numbers.detach().numpy().tobytes())
+        others = [str(rank) for rank, other in enumerate(found) if other != found[0]]
+        if others:
+            raise GroupError(
+                f"the processors of process 0 and {', '.join(others)} round differently; start all processes on "
+                f"machines of one kind, or with the same ATEN_CPU_CAPABILITY in the environment"
+            )
+
     def gather(self, content: bytes) -> list[bytes]:
-        """Return what each process has, in order."""
+        """Return the content that each process has, in order."""
         if self.size == 1:
             return [content]
         lengths = [torch.tensor([0]) for _ in range(self.size)]
@@ -119,13 +148,15 @@ class Group:
         return [part[: int(length)].numpy().tobytes() for part, length in zip(found, lengths, strict=True)]
 
     def gather_rows(self, rows: Tensor) -> Tensor:
-        """Return the rows that each process has, one below the other; all but their number must be alike."""
+        """Return the rows that each process has, joined in order; only their number may differ."""
+        if self.size == 1:
+            return rows
         found = self.gather(rows.detach().cpu().contiguous().numpy().tobytes())
         joined = torch.frombuffer(bytearray(b"".join(found)), dtype=rows.dtype)
         return joined.reshape(-1, *rows.shape[1:]).to(rows.device)
 
     def require_same(self, content: bytes, what: str) -> None:
-        """Stop all processes if one of them has another ``content`` than the others."""
+        """Stop all processes if their ``content`` differs."""
         found = self.gather(content)
         others = [str(rank) for rank, other in enumerate(found) if other != found[0]]
         if others:
@@ -142,10 +173,10 @@ class Group:
 
 
 def _cause(error: Exception) -> str:
-    """Return what a collective complains of, without the places in its source and its advice."""
+    """Return the message of a collective's error, without source locations and advice."""
     first_line = (str(error).splitlines() or [type(error).__name__])[0]
     cause = re.sub(r"\[/\S+\] ", "", first_line).split(". This is")[0]
-    return f"{cause}; BYPE_TIMEOUT says how many seconds" if "Timed out" in cause else cause
+    return f"{cause}; set BYPE_TIMEOUT to wait for more seconds" if "Timed out" in cause else cause
 
 
 def _as_tensor(content: bytes) -> Tensor:
@@ -153,16 +184,16 @@ def _as_tensor(content: bytes) -> Tensor:
 
 
 def place_among_processes() -> tuple[int, int]:
-    """Return the number of this process and how many there are, as ``torchrun`` tells them.
+    """Return the number of this process and how many there are, as ``torchrun`` sets them.
 
-    Where they work independently of each other, that is all they need to know.
+    Processes that work independently of each other need nothing else.
     """
     try:
         rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     except ValueError:
         rank, size = -1, 0
     if not 0 <= rank < size:
-        raise GroupError("RANK and WORLD_SIZE in the environment make no sense; start several processes by torchrun")
+        raise GroupError("RANK and WORLD_SIZE in the environment make no sense; start processes with torchrun")
     return rank, size
 
 
@@ -177,7 +208,7 @@ def device_named(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise GroupError(f"there is no device {name!r}; say cpu, cuda or cuda:1") from None
+        raise GroupError(f"there is no device {name!r}; choose cpu, cuda or cuda:1") from None
     if device.type != "cuda":
         return device
     if not torch.cuda.is_available():
@@ -189,10 +220,10 @@ def device_named(name: str) -> torch.device:
 
 
 def _agree_on_round(store: Store, rank: int, size: int) -> str:
-    """Return a name that all processes of this start have, and none of an earlier one.
+    """Return a name that all processes of this start share, and none of an earlier start has.
 
-    The launcher's store outlives the processes that it restarts, with the addresses of the dead in it. Every process
-    says hello with a secret of its own; process 0 answers whatever hello it finds, until all that live have heard.
+    The launcher's store outlives the processes that it restarts, and still holds the addresses of dead ones. Every
+    process says hello with its own secret; process 0 answers each hello until all live processes have heard it.
     """
     own = secrets.token_hex(8)
     if rank > 0:
@@ -210,7 +241,7 @@ def _agree_on_round(store: Store, rank: int, size: int) -> str:
             elif store.check([f"bype/hello/{other}"]):
                 store.set(f"bype/answer/{other}/{store.get(f'bype/hello/{other}').decode()}", own)
         if time.monotonic() > deadline:
-            raise RuntimeError(f"processes {sorted(waiting)} have not come")
+            raise RuntimeError(f"processes {sorted(waiting)} did not start in time")
         time.sleep(0.02)
     return own
 
@@ -222,9 +253,9 @@ def open_group(seconds: float | None = None, device: torch.device | None = None)
     Parameters
     ----------
     seconds
-        How long each may keep the others waiting; :func:`timeout_seconds` if left out.
+        How long each process may keep the others waiting; :func:`timeout_seconds` if left out.
     device
-        What computes, if it is not the CPU; its tensors are sent from there.
+        The device that computes, if it is not the CPU; tensors are sent from it.
     """
     rank, size = place_among_processes()
     group = Group(rank, size, os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None)

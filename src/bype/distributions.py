@@ -12,57 +12,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-Randomness = torch.Generator | None
-"""Where random numbers come from: a generator, or ``None`` for PyTorch's global one."""
-
-
-@dataclass(frozen=True, eq=False)
-class BatchSlice:
-    """Random numbers for some rows of a larger batch: drawn for all of them, then cut.
-
-    Processes that share a batch and a seed so draw what one process would.
-
-    Parameters
-    ----------
-    generator
-        In the same state for every slice of the batch.
-    start, stop
-        The rows that are here.
-    total
-        The rows of the whole batch.
-    """
-
-    generator: torch.Generator
-    start: int
-    stop: int
-    total: int
-
-
-RowRandomness = Randomness | BatchSlice
-"""Where random numbers for the rows of a batch come from: as above, or a slice of a larger batch."""
+from bype.randomness import Randomness, RowRandomness, standard_normal
 
 LOG_TWO_PI = math.log(2 * math.pi)
-
-
-def standard_normal(shape: Sequence[int], *, like: Tensor, generator: RowRandomness = None) -> Tensor:
-    """Draw standard normal numbers (..., rows, D) with the dtype and device of ``like``.
-
-    They are drawn where the generator lives and then moved, so one seed gives one result on every device.
-    """
-    if isinstance(generator, BatchSlice):
-        if shape[-2] != generator.stop - generator.start:
-            raise ValueError(f"a slice of {generator.stop - generator.start} rows cannot serve {shape[-2]} rows")
-        whole = (*shape[:-2], generator.total, shape[-1])
-        drawn = standard_normal(whole, like=like, generator=generator.generator)
-        return drawn[..., generator.start : generator.stop, :]
-    device = like.device if generator is None else generator.device
-    return torch.randn(shape, dtype=like.dtype, device=device, generator=generator).to(like.device)
-
-
-def uniform(shape: Sequence[int], *, device: torch.device, generator: Randomness = None) -> Tensor:
-    """Draw float64 numbers uniform on [0, 1), where the generator lives, and move them to ``device``."""
-    source = device if generator is None else generator.device
-    return torch.rand(shape, dtype=torch.float64, device=source, generator=generator).to(device)
 
 
 class Distribution(Protocol):
@@ -72,7 +24,7 @@ class Distribution(Protocol):
         """Return the log density (...) of ``value`` (..., D)."""
 
     def sample(self, shape: Sequence[int] = (), *, generator: Randomness = None) -> Tensor:
-        """Draw latents of shape (*shape, ..., D)."""
+        """Draw latents of shape (*shape, ..., D), without gradient."""
 
 
 def squared_length(value: Tensor) -> Tensor:
@@ -81,6 +33,15 @@ def squared_length(value: Tensor) -> Tensor:
         return value.square().sum(-1)
     product: Tensor = torch.linalg.vecdot(value, value)
     return product
+
+
+def require_dimensions(value: Tensor, num_dimensions: int) -> None:
+    """Refuse latents (..., D) that a distribution has another D for: broadcasting could hide it."""
+    if value.shape[-1] != num_dimensions:
+        raise ValueError(
+            f"latents have {value.shape[-1]} dimensions and this distribution {num_dimensions}: "
+            f"give the prior and the networks the same latent_dim"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,15 +73,21 @@ class DiagonalNormal:
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (...) of ``value`` (..., D)."""
+        require_dimensions(value, self.mean.shape[-1])
         squared = (value - self.mean).square() * torch.exp(-self.log_variance)
         return -0.5 * (squared + self.log_variance + LOG_TWO_PI).sum(-1)
 
+    @torch.no_grad()
     def sample(self, shape: Sequence[int] = (), *, generator: RowRandomness = None) -> Tensor:
-        """Draw (*shape, ..., D), reparameterised: gradients reach mean and variance."""
-        return self.sample_and_score(shape, generator=generator)[0]
+        """Draw (*shape, ..., D) without gradient."""
+        return self.rsample(shape, generator=generator)
 
-    def sample_and_score(self, shape: Sequence[int] = (), *, generator: RowRandomness = None) -> tuple[Tensor, Tensor]:
-        """Draw (*shape, ..., D) and return it with its log density (*shape, ...).
+    def rsample(self, shape: Sequence[int] = (), *, generator: RowRandomness = None) -> Tensor:
+        """Draw (*shape, ..., D), reparameterised: gradients reach mean and variance."""
+        return self.rsample_and_score(shape, generator=generator)[0]
+
+    def rsample_and_score(self, shape: Sequence[int] = (), *, generator: RowRandomness = None) -> tuple[Tensor, Tensor]:
+        """Draw (*shape, ..., D) as :meth:`rsample` does, and return it with its log density (*shape, ...).
 
         The deviation from the mean, in standard deviations, is the noise itself, so the density comes at half the cost
         of :meth:`log_prob`; its gradient is the same.
@@ -150,6 +117,7 @@ class StandardNormal:
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (...) of ``value`` (..., D)."""
+        require_dimensions(value, len(self.origin))
         return -0.5 * (squared_length(value) + value.shape[-1] * LOG_TWO_PI)
 
     def sample(self, shape: Sequence[int] = (), *, generator: Randomness = None) -> Tensor:

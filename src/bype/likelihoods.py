@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bype.distributions import Randomness, standard_normal, uniform
+from bype.randomness import Randomness, standard_normal, uniform
 
 Range = tuple[float, float]
 

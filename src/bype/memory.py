@@ -1,4 +1,4 @@
-"""Memory that is kept between steps instead of being given back and asked for again."""
+"""Keeping freed memory between steps, instead of returning it to the system each time."""
 
 import ctypes
 
@@ -8,11 +8,11 @@ _LARGEST_KEPT_BLOCK = 2**25  # the largest that glibc allows
 
 
 def keep_freed_memory() -> bool:
-    """Have the C library keep up to 256 MB of freed memory for this process; tell whether it could be asked to.
+    """Let the C library keep up to 256 MB of freed memory for this process; tell whether this is supported.
 
     By default glibc returns blocks of some megabytes to the system as soon as they are freed. A loop that works on
-    such blocks then spends a good part of its time on page faults: decoding a thousand latents at a time and scoring
-    them took a third longer.
+    such blocks then spends much of its time on page faults: to decode and score a thousand latents at a time took a
+    third longer.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

@@ -10,17 +10,25 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from bype.bounded import NearbyMixture
-from bype.distributions import DiagonalNormal, Distribution, Randomness, RowRandomness
+from bype.distributed import Group
+from bype.distributions import Distribution
 from bype.models.base import LatentModel, Posterior
-from bype.priors.base import Gather, TrainingBatch
+from bype.priors.base import TrainingBatch
+from bype.randomness import BatchSlice, Randomness, RowRandomness
 
 _CACHED_NUMBERS = 2**19
 
 
 @dataclass(frozen=True, eq=False)
 class ELBOTerms:
-    """The evidence lower bound of each example of a batch, term by term."""
+    """The evidence lower bound of each example of a batch, term by term.
+
+    Examples
+    --------
+    >>> terms = ELBOTerms(torch.tensor([-5.0, -7.0]), {"z": torch.tensor([1.0, 2.0])})
+    >>> terms.elbo, terms.loss
+    (tensor([-6., -9.]), tensor(7.5000))
+    """
 
     reconstruction: Tensor
     """(B,), log p(x | latents); on the likelihood's own scale, which may be unnormalised."""
@@ -28,6 +36,15 @@ class ELBOTerms:
     """Level by level, the top first: (B,), log q - log p at one draw. It is an estimate and may be negative."""
     beta: float = 1.0
     """The weight of the KL terms in the loss."""
+    batch_size: int | None = None
+    """The examples of the whole batch, of which other processes may hold the rest; these alone if left out."""
+    prior: Distribution | None = None
+    """The distribution that scored the top latents."""
+
+    @property
+    def num_examples(self) -> int:
+        """In the whole batch."""
+        return len(self.reconstruction) if self.batch_size is None else self.batch_size
 
     @property
     def total_kl(self) -> Tensor:
@@ -41,12 +58,11 @@ class ELBOTerms:
 
     @property
     def loss(self) -> Tensor:
-        """What training minimises: the mean over the batch of -reconstruction + beta * KL."""
-        return self.loss_share(len(self.reconstruction))
+        """What training minimises: the mean over the batch of -reconstruction + beta * KL.
 
-    def loss_share(self, num_examples: int) -> Tensor:
-        """Return what these examples add to the loss of a larger batch, of ``num_examples`` in all."""
-        return (self.beta * self.total_kl - self.reconstruction).sum() / num_examples
+        Where processes share a batch, it is what these examples add to that mean.
+        """
+        return (self.beta * self.total_kl - self.reconstruction).sum() / self.num_examples
 
 
 class ELBO(nn.Module):
@@ -77,7 +93,7 @@ class ELBO(nn.Module):
         beta: float = 1.0,
         generator: RowRandomness = None,
         prior_generator: Randomness = None,
-        gather: Gather | None = None,
+        group: Group | None = None,
     ) -> ELBOTerms:
         """Return the terms for examples (B, *data_shape), with one draw of the latents each.
 
@@ -95,8 +111,8 @@ class ELBO(nn.Module):
             For the draws of the latents; a :class:`BatchSlice` if other processes hold the rest of the batch.
         prior_generator
             For what the prior draws in a training step.
-        gather
-            Joins the rows of all processes, if others hold the rest of the batch.
+        group
+            The processes that share the batch, if there are several.
         """
         if indices is not None and prior is not None:
             raise ValueError("give indices to train, or prior to evaluate, not both")
@@ -110,45 +126,30 @@ class ELBO(nn.Module):
             posterior = self.model.posterior(x)
             prior = self.model.prior_distribution() if prior is None else prior
         else:
-            posterior, beside = self._encode_beside(x, self.model.prior.points_beside())
-            batch = TrainingBatch(indices, posterior.top.mean.detach(), prior_generator, beside, gather)
+            batch = TrainingBatch(x, indices, self.model.encode, prior_generator, group)
             prior = self.model.prior_distribution(batch)
-        terms, _ = _scored_draws(self.model, x, posterior, prior, 1, generator)
-        return ELBOTerms(terms.reconstruction[0], {level: kl[0] for level, kl in terms.kl.items()}, beta)
-
-    def _encode_beside(self, x: Tensor, points: Tensor | None) -> tuple[Posterior, DiagonalNormal | None]:
-        """Encode examples and the prior's points in one call: every weight's gradient is then one product."""
-        if points is None:
-            return self.model.posterior(x), None
-        both = self.model.encode(torch.cat([x, points]))
-        means, log_variances = (torch.split(part, [len(x), len(points)]) for part in (both.mean, both.log_variance))
-        top, beside = (DiagonalNormal(*parts) for parts in zip(means, log_variances, strict=True))
-        return self.model.posterior(x, top), beside
+            posterior = self.model.posterior(x, batch.posterior)
+        terms = _scored_draws(self.model, x, posterior, prior, 1, generator)
+        batch_size = generator.total if isinstance(generator, BatchSlice) else len(x)
+        kl = {level: values[0] for level, values in terms.kl.items()}
+        return ELBOTerms(terms.reconstruction[0], kl, beta, batch_size, prior)
 
 
 def _scored_draws(
     model: LatentModel,
     x: Tensor,
     posterior: Posterior,
-    prior: Distribution | NearbyMixture,
+    prior: Distribution,
     num_samples: int,
     generator: RowRandomness,
-) -> tuple[ELBOTerms, Tensor | None]:
-    """Return the terms of ``num_samples`` draws, (K, B) each: their ``elbo`` is the log importance weight.
-
-    Where the prior left out components, also by how much each weight may be larger, at most.
-    """
+) -> ELBOTerms:
+    """Return the terms of ``num_samples`` draws, (K, B) each: their ``elbo`` is the log importance weight."""
     draw = posterior.draw(num_samples, generator=generator)
-    if isinstance(prior, NearbyMixture):
-        log_top, excess = prior.bounds(draw.top)
-    else:
-        log_top, excess = prior.log_prob(draw.top), None
-    log_prior = {model.levels[0]: log_top, **draw.log_conditional}
-    terms = ELBOTerms(
+    log_prior = {model.levels[0]: prior.log_prob(draw.top), **draw.log_conditional}
+    return ELBOTerms(
         reconstruction=_log_likelihood(model, x, draw.output),
         kl={level: log_q - log_prior[level] for level, log_q in draw.log_posterior.items()},
     )
-    return terms, excess
 
 
 def _log_likelihood(model: LatentModel, x: Tensor, output: Tensor) -> Tensor:
@@ -161,29 +162,46 @@ def _log_likelihood(model: LatentModel, x: Tensor, output: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ImportanceWeightedBound:
-    """An estimate of log p(x) for each example of a batch, low by less the more samples it takes."""
+    """An estimate of log p(x) for each example of a batch, low by less the more samples it takes.
+
+    Examples
+    --------
+    >>> from bype.models import mlp_vae
+    >>> from bype.priors import GaussianPrior
+    >>> model = mlp_vae((1, 28, 28), GaussianPrior(40))
+    >>> bound = importance_weighted_bound(model, torch.rand(3, 1, 28, 28), num_samples=10)
+    >>> bound.log_likelihood.shape, bool((bound.effective_sample_size <= 10.001).all())
+    (torch.Size([3]), True)
+    """
 
     log_likelihood: Tensor
     """(B,), the log of the mean importance weight; on the likelihood's own scale."""
     effective_sample_size: Tensor
     """(B,), between 1 and ``num_samples``: how many equal weights would do as well."""
+    monte_carlo_error: Tensor
+    """(B,), the standard error of ``log_likelihood`` over redraws, by the jackknife; NaN for a single draw."""
     num_samples: int
     mean_terms: ELBOTerms
     """The terms of the ELBO, averaged over the same draws."""
-    neglected: Tensor
-    """(B,), at most this much larger is ``log_likelihood`` with the components that the prior left out; mostly 0."""
-
-    @property
-    def monte_carlo_error(self) -> Tensor:
-        """(B,), the standard error of ``log_likelihood`` over redraws, to first order; NaN for a single draw."""
-        return monte_carlo_error(self.effective_sample_size, self.num_samples)
 
 
-def monte_carlo_error(effective_sample_size: Tensor, num_samples: int) -> Tensor:
-    """Return the standard error of a log of a mean of weights, to first order; a single draw says nothing of it."""
-    if num_samples == 1:
-        return torch.full_like(effective_sample_size, torch.nan)
-    return (1 / effective_sample_size - 1 / num_samples).clamp_min(0).sqrt()
+def jackknife_error(log_weights: Tensor) -> Tensor:
+    """Return the standard error (B,) of the log of the mean of weights (K, B), from leaving out each in turn.
+
+    Without weight k the log of the mean moves by log(1 - s_k), with s_k its share of the sum. Where a few weights hold
+    most of the sum this is far larger than the first order, s_k, and right: see docs/guide/evaluation.md.
+
+    Examples
+    --------
+    >>> jackknife_error(torch.tensor([[0.0], [0.0], [0.0], [2.0]], dtype=torch.float64))
+    tensor([0.8557], dtype=torch.float64)
+    """
+    count = len(log_weights)
+    if count == 1:
+        return torch.full_like(log_weights[0], torch.nan)
+    shares = log_weights.softmax(0).clamp_max(1 - torch.finfo(log_weights.dtype).eps)
+    moved = torch.log1p(-shares)
+    return moved.var(0, correction=0).mul(count - 1).sqrt()
 
 
 @torch.no_grad()
@@ -192,13 +210,13 @@ def importance_weighted_bound(
     x: Tensor,
     num_samples: int,
     *,
-    prior: Distribution | NearbyMixture | None = None,
+    prior: Distribution | None = None,
     max_rows: int = 2048,
     generator: Randomness = None,
 ) -> ImportanceWeightedBound:
     r"""Estimate :math:`\log p(x)` by :math:`\log \frac1K \sum_k p(x, z_k) / q(z_k \mid x)`.
 
-    Examples are encoded once. Draws are made and decoded in chunks and only their running sums are kept.
+    Examples are encoded once. Draws are made and decoded in chunks; of each one its weight alone is kept.
 
     Parameters
     ----------
@@ -207,8 +225,7 @@ def importance_weighted_bound(
     num_samples
         K; the paper takes 5,000.
     prior
-        What ``model.prior_distribution()`` returned, to compute it once for many batches; or a large mixture as these
-        examples see it.
+        What ``model.prior_distribution()`` returned, to compute it once for many batches.
     max_rows
         At most this many latents are decoded at once (but at least one of each example).
     generator
@@ -222,29 +239,25 @@ def importance_weighted_bound(
         raise ValueError(f"num_samples must be at least 1, not {num_samples}")
     prior = model.prior_distribution() if prior is None else prior
     posterior = model.posterior(x)
-    nothing = torch.full(x.shape[:1], -torch.inf, dtype=torch.float64, device=x.device)
-    log_sum = log_upper_sum = log_sum_of_squares = nothing
-    term_sums = torch.zeros(())
+    log_weights = []
+    term_sums = torch.zeros((), device=x.device)
     step = max(1, max_rows // max(1, len(x)))
     levels: list[str] = []
     for first in range(0, num_samples, step):
-        count = min(step, num_samples - first)
-        terms, excess = _scored_draws(model, x, posterior, prior, count, generator)
+        terms = _scored_draws(model, x, posterior, prior, min(step, num_samples - first), generator)
         levels = list(terms.kl)
-        log_weight = terms.elbo.double()
-        log_sum = torch.logaddexp(log_sum, log_weight.logsumexp(0))
-        if excess is not None:
-            log_upper_sum = torch.logaddexp(log_upper_sum, (log_weight + excess).logsumexp(0))
-        log_sum_of_squares = torch.logaddexp(log_sum_of_squares, (2 * log_weight).logsumexp(0))
+        log_weights.append(terms.elbo.double())
         stacked = torch.stack([terms.reconstruction, *terms.kl.values()])
-        term_sums = term_sums.to(x.device) + stacked.sum(1, dtype=torch.float64)
+        term_sums = term_sums + stacked.sum(1, dtype=torch.float64)
+    log_weight = torch.cat(log_weights)
+    log_sum = log_weight.logsumexp(0)
     reconstruction, *kl = term_sums / num_samples
     return ImportanceWeightedBound(
         log_likelihood=log_sum - math.log(num_samples),
-        effective_sample_size=(2 * log_sum - log_sum_of_squares).exp(),
+        effective_sample_size=(2 * log_sum - (2 * log_weight).logsumexp(0)).exp(),
+        monte_carlo_error=jackknife_error(log_weight),
         num_samples=num_samples,
         mean_terms=ELBOTerms(reconstruction, dict(zip(levels, kl, strict=True))),
-        neglected=(log_upper_sum - log_sum).clamp_min(0),
     )
 
 

@@ -6,19 +6,20 @@ from scipy import stats
 from torch import Tensor, nn
 
 from bype.distributions import DiagonalNormal
+from bype.mixtures import NormalMixture
 from bype.priors import (
     ExemplarPrior,
     GaussianPrior,
-    JointPseudocoresetPrior,
     NearestExemplarPrior,
     Prior,
-    Pseudocoreset,
-    PseudocoresetPrior,
     TensorSource,
-    TrackedPseudocoresetPrior,
     TrainingBatch,
     VampPrior,
 )
+from bype.pseudocoreset.coreset import Pseudocoreset
+from bype.pseudocoreset.joint import JointPseudocoresetPrior
+from bype.pseudocoreset.prior import PseudocoresetPrior
+from bype.pseudocoreset.tracking import TrackedPseudocoresetPrior
 
 LATENT_DIM = 2
 EXAMPLES = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -41,8 +42,8 @@ def pseudocoreset_prior() -> Prior:
     return PseudocoresetPrior(Pseudocoreset(EXAMPLES[:8], total=30, weights=30 * weights / weights.sum()))
 
 
-def tracked_prior(num_near: int) -> Prior:
-    return TrackedPseudocoresetPrior(pseudocoreset_prior().pseudocoreset, LATENT_DIM, num_live=3, num_near=num_near)
+def tracked_prior(num_scored: int | None = None) -> Prior:
+    return TrackedPseudocoresetPrior(pseudocoreset_prior().pseudocoreset, LATENT_DIM, num_live=3, num_scored=num_scored)
 
 
 PRIORS = {
@@ -52,8 +53,8 @@ PRIORS = {
     "Exemplar, nearest": lambda: NearestExemplarPrior(TensorSource(EXAMPLES), 20, LATENT_DIM, num_neighbours=3),
     "pseudocoreset": pseudocoreset_prior,
     "pseudocoreset, joint": lambda: JointPseudocoresetPrior(pseudocoreset_prior().pseudocoreset),
-    "pseudocoreset, tracked": lambda: tracked_prior(num_near=0),
-    "pseudocoreset, tracked and near": lambda: tracked_prior(num_near=1),
+    "pseudocoreset, tracked": tracked_prior,
+    "pseudocoreset, tracked in parts": lambda: tracked_prior(num_scored=2),
 }
 
 
@@ -71,8 +72,7 @@ def encode() -> Encoder:
 
 def training_batch(encode: Encoder, seed: int = 0) -> TrainingBatch:
     indices = torch.tensor([3, 11, 29])
-    means = encode(EXAMPLES[indices]).mean.detach()
-    return TrainingBatch(indices, means, torch.Generator().manual_seed(seed))
+    return TrainingBatch(EXAMPLES[indices], indices, encode, torch.Generator().manual_seed(seed))
 
 
 def test_samples_fit_the_density_and_its_mass_is_one(prior, encode):
@@ -147,3 +147,43 @@ def test_all_state_survives_saving_into_another_object(request, prior, encode):
     assert torch.equal(prior(encode).log_prob(z), other(encode).log_prob(z))
     ours, theirs = (p(encode, training_batch(encode)).log_prob(z) for p in (prior, other))
     assert torch.equal(ours, theirs)
+
+
+def test_the_batch_is_encoded_once_and_as_if_it_were_alone(prior, encode):
+    seen = []
+
+    def spy(x: Tensor) -> DiagonalNormal:
+        seen.append(x)
+        return encode(x)
+
+    indices = torch.tensor([3, 11, 29])
+    marked = EXAMPLES[indices] + 1e-6  # unlike any exemplar or point
+    batch = TrainingBatch(marked, indices, spy, torch.Generator().manual_seed(0))
+    prior(spy, batch)
+    expected = encode(marked)
+    torch.testing.assert_close(batch.posterior.mean, expected.mean)
+    torch.testing.assert_close(batch.posterior.log_variance, expected.log_variance)
+    assert batch.posterior.mean.requires_grad
+    times = [(torch.cat(seen) == row).all(1).sum().item() for row in marked]
+    assert times == [1, 1, 1]
+
+
+def test_components_around_its_own_points_make_up_the_prior(prior, encode):
+    own, around = prior.own_points(), prior.around(torch.zeros(5, LATENT_DIM, dtype=torch.float64))
+    assert (own is not None) == isinstance(prior, VampPrior | PseudocoresetPrior | JointPseudocoresetPrior)
+    assert (around is None) == isinstance(prior, VampPrior | GaussianPrior)
+    if around is not None:
+        assert torch.equal(around.mean, torch.zeros(5, LATENT_DIM, dtype=torch.float64))
+        assert torch.equal(around.log_variance, prior.log_variance.expand(5, LATENT_DIM))
+    if own is None:
+        return
+    assert own.points.shape == (8, 3)
+    assert own.probabilities.dtype == torch.float64
+    assert own.probabilities.sum().item() == pytest.approx(1, abs=1e-12)
+    assert not own.points.requires_grad
+    assert not own.probabilities.requires_grad
+    posterior = encode(own.points)
+    components = posterior if around is None else prior.around(posterior.mean)
+    z = torch.randn(6, LATENT_DIM, dtype=torch.float64)
+    mixture = NormalMixture(components.mean, components.log_variance, own.probabilities.log())
+    torch.testing.assert_close(prior(encode).log_prob(z), mixture.log_prob(z))

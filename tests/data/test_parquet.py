@@ -91,16 +91,16 @@ def test_pictures_in_files_named_after_splits(tmp_path):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"a": [1.0, None]}, "column 'a', row 1: no finite number"),
+        ({"a": [1.0, None]}, "column 'a', row 1: not a finite number"),
         ({"a": [1.0, 2.0], "label": [0, None]}, "no label in row"),
-        ({"a": [1.0, 2.0], "label": [0, -1]}, "from 0 on"),
-        ({"a": ["x", "y"]}, "neither numbers nor pictures"),
-        ({"a": [[1.0], [1.0, 2.0]]}, "not all of one length"),
-        ({"label": [0, 1]}, "neither pictures nor features"),
+        ({"a": [1.0, 2.0], "label": [0, -1]}, "at least 0"),
+        ({"a": ["x", "y"]}, "neither numbers nor images"),
+        ({"a": [[1.0], [1.0, 2.0]]}, "differ in length"),
+        ({"label": [0, 1]}, "neither images nor features"),
         ({"a": [1.0, 2.0], "label": [0.0, 1.0]}, "whole numbers or text"),
         ({"a": [1.0, 2.0], "label": [[0], [1]]}, "whole numbers or text"),
-        ({"a": [[1.0], None]}, "not all of one length"),
-        ({"p": [b"1", b"2"], "q": [b"1", b"2"]}, "several columns of pictures"),
+        ({"a": [[1.0], None]}, "differ in length"),
+        ({"p": [b"1", b"2"], "q": [b"1", b"2"]}, "several columns of images"),
         ({"p": [b"1", b"2"]}, "none of the 2 images can be read"),
         ({"a": pa.array([], pa.float32())}, "has no rows"),
     ],
@@ -120,7 +120,7 @@ def test_files_that_are_broken_or_do_not_fit(tmp_path):
     folder.mkdir()
     pq.write_table(pa.table({"a": [1.0]}), folder / "train.parquet")
     pq.write_table(pa.table({"b": [1.0]}), folder / "test.parquet")
-    with pytest.raises(SourceError, match="other columns"):
+    with pytest.raises(SourceError, match="different columns"):
         prepare(folder, tmp_path / "store")
     (folder / "test.parquet").rename(folder / "other.parquet")
     with pytest.raises(SourceError, match="named after splits"):

@@ -65,7 +65,7 @@ def test_cut_idx_files_are_refused_and_leave_nothing(tmp_path):
     with pytest.raises(SourceError, match="cut off"):
         prepare(tmp_path / "mnist", tmp_path / "store")
     path.write_bytes(b"nonsense")
-    with pytest.raises(SourceError, match="no IDX file"):
+    with pytest.raises(SourceError, match="not an IDX file"):
         prepare(tmp_path / "mnist", tmp_path / "store")
     assert [p.name for p in tmp_path.iterdir()] == ["mnist"]
 
@@ -153,7 +153,7 @@ def test_tables(tmp_path):
     ("text", "message"),
     [
         ("a,b\n1,2\n3,x\n", "line 3: column 'b' holds 'x'.*--label"),
-        ("a,b\n1,2\n3\n", "line 3: 1 cells, not 2"),
+        ("a,b\n1,2\n3\n", "line 3: 1 cells instead of 2"),
         ("a,b\n1,\n", "line 2: column 'b' holds ''"),
         ("a,b\n1,nan\n", "not a number"),
         ("a,b\n", "no lines"),
@@ -234,7 +234,7 @@ def test_images_that_would_unpack_to_gigabytes_are_skipped(tmp_path, monkeypatch
 def test_what_is_no_source_is_refused(tmp_path):
     (tmp_path / "a.xyz").write_text("?")
     (tmp_path / "empty").mkdir()
-    for name, message in (("a.xyz", "of no kind"), ("nothing", "does not exist"), ("empty", "holds no images")):
+    for name, message in (("a.xyz", "of an unknown kind"), ("nothing", "does not exist"), ("empty", "holds no images")):
         with pytest.raises(SourceError, match=message):
             prepare(tmp_path / name, tmp_path / "store")
     np.save(tmp_path / "f.npy", np.zeros((10, 2)))

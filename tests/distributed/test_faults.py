@@ -17,14 +17,13 @@ from torchrun_process import children, finish, has_checkpoint, is_alive, started
 from training_process import command, outcome
 
 SMALL = (
-    *("--length", "6 epochs", "--warm-up", "1 epoch", "--update-every", "2 epochs", "--checkpoint-every", "3 steps"),
+    *("--length", "6 epochs", "--warm-up", "1 epoch", "--checkpoint-every", "3 steps"),
     *("--batch-size", "50", "--components", "20", "--latent-dim", "4", "--hidden", "16", "--learning-rate", "0.001"),
 )
-REAL = (
-    *("--length", "5 epochs", "--warm-up", "1 epoch", "--update-every", "2 epochs", "--checkpoint-every", "7 steps"),
-    *("--update-steps", "10"),
-)
-TRACKING = ("--update", "tracking", "--live-components", "6")
+REAL = ("--length", "5 epochs", "--warm-up", "1 epoch", "--checkpoint-every", "7 steps")
+PSVI = ("--rule", "psvi", "--rule-every", "2 epochs")
+SHORT_PSVI = (*PSVI, "--rule-steps", "10")
+TRACKING = ("--rule", "tracking", "--rule-live-points", "6")
 
 
 def status(run: Path) -> dict[str, object]:
@@ -74,9 +73,9 @@ def test_a_killed_process_changes_nothing(labelled_store, tmp_path):
 
 
 def test_sigterm_to_one_process_stops_all_at_one_step_and_one_process_goes_on(labelled_store, tmp_path):
-    finish(command(labelled_store, tmp_path / "whole", *SMALL))
+    finish(command(labelled_store, tmp_path / "whole", *SMALL, *PSVI))
     run = tmp_path / "run"
-    words = command(labelled_store, run, *SMALL)
+    words = command(labelled_store, run, *SMALL, *PSVI)
     with started(under_torchrun(3, words)) as launcher:
         wait_until(has_checkpoint(run), 60, "no checkpoint")
         subprocess.run(["kill", "-TERM", str(children(launcher.pid)[-1])], check=True)  # noqa: S607
@@ -140,14 +139,14 @@ def leave_orphans_and_take_over(words: list[str], run: Path, processes: int, pau
 
 
 def test_orphans_write_nothing_after_a_takeover(labelled_store, tmp_path):
-    long = [*SMALL, "--length", "400 epochs"]
+    long = [*SMALL, *PSVI, "--length", "400 epochs"]
     words = command(labelled_store, tmp_path / "run", *long)
     leave_orphans_and_take_over(words, tmp_path / "run", 2, 0.1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 3])
-@pytest.mark.parametrize("rule", [(), TRACKING], ids=["psvi", "tracking"])
+@pytest.mark.parametrize("rule", [SHORT_PSVI, TRACKING], ids=["psvi", "tracking"])
 def test_many_kills_of_random_processes_on_real_images(fashion_store, tmp_path, processes, rule):
     """At least 25 in all, seven for each: bit for bit the run that nothing happened to."""
     finish(under_torchrun(processes, command(fashion_store, tmp_path / "whole", *REAL, *rule)))
@@ -169,7 +168,7 @@ def test_sigterm_at_many_moments_stops_all_at_one_step(fashion_store, tmp_path):
     longest = 0.0
     for trial in range(50):
         processes, run = generator.choice([2, 3]), tmp_path / f"run-{trial % 5}"
-        words = command(fashion_store, run, *REAL, "--length", "400 epochs")
+        words = command(fashion_store, run, *REAL, *SHORT_PSVI, "--length", "400 epochs")
         with started(under_torchrun(processes, words)) as launcher:
             wait_until(lambda many=processes: len(children(launcher.pid)) == many, 60, "no process began")
             begun = time.time()
@@ -193,5 +192,5 @@ def test_sigterm_at_many_moments_stops_all_at_one_step(fashion_store, tmp_path):
 def test_many_launchers_are_killed_and_their_orphans_write_nothing(fashion_store, tmp_path):
     generator = random.Random(1)  # noqa: S311
     for trial in range(20):
-        words = command(fashion_store, tmp_path / f"run-{trial % 4}", *REAL, "--length", "400 epochs")
+        words = command(fashion_store, tmp_path / f"run-{trial % 4}", *REAL, *SHORT_PSVI, "--length", "400 epochs")
         leave_orphans_and_take_over(words, tmp_path / f"run-{trial % 4}", 2, generator.uniform(0, 2))

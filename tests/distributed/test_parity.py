@@ -13,13 +13,13 @@ RULES = {
     "hvae": {"prior": "gaussian", "network": "hvae"},
     "vamp": {"prior": "vamp"},
     "exemplar": {"prior": "exemplar"},
-    "psvi": {"update": "psvi"},
-    "joint": {"update": "joint"},
-    "tracking": {"update": "tracking", "live_components": 3},
-    "tracking, near": {"update": "tracking", "live_components": 3, "neighbours": 1, "components": 200},
+    "psvi": {"rule": {"name": "psvi"}},
+    "joint": {"rule": {"name": "joint"}},
+    "tracking": {"rule": {"name": "tracking", "live_points": 3}},
+    "tracking, in turn": {"rule": {"name": "tracking", "live_points": 3, "scored_points": 50}, "components": 200},
     "exemplar, nearest": {"prior": "exemplar", "neighbours": 3},
 }
-UPDATES = {"psvi": {"update": "psvi"}, "elbo": {"update": "elbo"}}
+UPDATES = {"psvi": {"rule": {"name": "psvi"}}, "ascent": {"rule": {"name": "ascent", "steps": 10}}}
 
 Case = tuple[str, int, dict[str, object]]
 

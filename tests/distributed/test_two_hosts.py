@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 HOSTS = ("10.77.0.1", "10.77.0.2")
 LONG = (
-    *("--length", "2000 epochs", "--warm-up", "1 epoch", "--checkpoint-every", "20 steps", "--update", "tracking"),
+    *("--length", "2000 epochs", "--warm-up", "1 epoch", "--checkpoint-every", "20 steps", "--rule", "tracking"),
     *("--validate-every", "1 epoch"),
 )
 

@@ -7,7 +7,9 @@ from scipy import stats
 from bype.evaluation import generation
 from bype.evaluation.generation import embed, interpolate, reconstruct, sample
 from bype.models import conv_hvae, mlp_hvae, mlp_vae
-from bype.priors import GaussianPrior, Pseudocoreset, PseudocoresetPrior
+from bype.priors import GaussianPrior
+from bype.pseudocoreset.coreset import Pseudocoreset
+from bype.pseudocoreset.prior import PseudocoresetPrior
 from linear_gaussian import linear_hvae, linear_vae
 
 F64 = torch.float64

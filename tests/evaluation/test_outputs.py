@@ -10,6 +10,7 @@ from PIL import Image
 from pyarrow import parquet
 from scipy import stats
 
+from bype.data.examples import StoreSource
 from bype.data.files import FileError, read_json
 from bype.data.store import Store
 from bype.evaluation import augmentation, embedding
@@ -17,12 +18,11 @@ from bype.evaluation.augmentation import classifier_error, export_generated
 from bype.evaluation.embedding import Embedded, EmbeddingOptions, embed_split
 from bype.evaluation.generation import embed, generate_like
 from bype.evaluation.inference import Embedder
-from bype.evaluation.pseudopoints import describe_points, points_and_weights
+from bype.evaluation.pseudopoints import describe_points, points_of
 from bype.objective import importance_weighted_bound
 from bype.priors import GaussianPrior
-from bype.training.examples import StoreSource
-from bype.training.run import RunError
-from bype.training.trained import TrainedRun
+from bype.run.directory import RunError
+from bype.run.opened import TrainedRun
 from linear_gaussian import linear_vae
 
 
@@ -174,7 +174,7 @@ def test_pseudo_points_come_by_weight_with_their_nearest_examples(trained_bype):
 
 def test_runs_without_pseudo_points_say_so(trained_gaussian):
     with pytest.raises(RunError, match="no pseudo-points"):
-        points_and_weights(TrainedRun.open(trained_gaussian).model, 100)
+        points_of(TrainedRun.open(trained_gaussian).model)
 
 
 def test_each_generated_example_has_the_variance_of_its_own_posterior():

@@ -56,7 +56,7 @@ def test_the_same_split_is_replaced_and_others_stay():
 
 
 BROKEN = {
-    "another version": lambda f: f.update(version=2),
+    "another version": lambda f: f.update(version=3),
     "no version": lambda f: f.pop("version"),
     "unknown field": lambda f: f.update(extra=1),
     "missing field": lambda f: f.pop("augmentation"),
@@ -90,5 +90,5 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path):
     write_results(tmp_path, Results([FOUND], []))
     path = tmp_path / "evaluation.json"
     path.write_text(path.read_text().replace("0.6", "NaN"))
-    with pytest.raises(FileError, match="is no float"):
+    with pytest.raises(FileError, match=r"representation\.probe_accuracy: nan is not a number"):
         read_results(tmp_path)

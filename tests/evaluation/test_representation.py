@@ -7,13 +7,13 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
+from bype.data.examples import StoreSource, spread_rows
 from bype.distributions import DiagonalNormal, StandardNormal
 from bype.evaluation.aggregate import active_units, prior_gap
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.records import read_results
 from bype.evaluation.representation import NEIGHBOUR_COUNTS, knn_accuracy, probe_accuracy, tsne
-from bype.training.rows import encode_rows, spread_rows
-from bype.training.trained import TrainedRun
+from bype.run.opened import TrainedRun
 
 
 def test_knn_is_that_of_scikit_learn():
@@ -43,7 +43,7 @@ def test_an_evaluation_reports_the_knn_accuracy_of_its_means(bype_run, labelled_
     for name in ("train", "validation", "test"):
         split = store.split(name)
         rows = np.arange(len(split))
-        means.append(encode_rows(run.model, split, rows).mean.numpy())
+        means.append(run.model.encode_rows(StoreSource(split), torch.from_numpy(rows)).mean.numpy())
         labels.append(split.labels(rows))
     known, known_labels = np.concatenate(means[:2]), np.concatenate(labels[:2])
     for count in NEIGHBOUR_COUNTS:
@@ -115,7 +115,7 @@ def test_an_evaluation_keeps_what_it_does_not_measure_again(bype_run):
 
     run = TrainedRun.open(bype_run)
     first = evaluate(run, "test", density=DensityOptions(10))
-    second = evaluate(run, "test", with_map=False)
+    second = evaluate(run, "test", density=None, with_map=False)
     assert second.density == first.density
     assert second.map == first.map
     assert len(first.map.x) == 75

@@ -21,7 +21,7 @@ from bype.objective import importance_weighted_bound
 from bype.priors import GaussianPrior
 from bype.report.contents import gather
 from bype.report.page import render
-from bype.training.trained import TrainedRun
+from bype.run.opened import TrainedRun
 from small_runs import small_run, striped_images
 
 

@@ -1,8 +1,10 @@
 """Run directories from a stranger: each gives one clear line, in bounded memory and time, and touches nothing else."""
 
+import dataclasses
 import hashlib
 import json
 import os
+import re
 import shutil
 import struct
 import time
@@ -19,16 +21,23 @@ from safetensors.torch import load, save
 
 from bype.data.files import FileError, to_json
 from bype.data.prepare import prepare
-from bype.training.config import ConfigError, TrainingConfig
+from bype.pseudocoreset.settings import PSVISettings
+from bype.run.config import ConfigError, TrainingConfig
+from bype.run.directory import RunError
+from bype.run.opened import TrainedRun
+from bype.training.display import Display
 from bype.training.loop import train
-from bype.training.progress import Display
-from bype.training.run import RunError
-from bype.training.trained import TrainedRun
 
 MAX_MEGABYTES = 300
 MAX_SECONDS = 5
 CONFIG = TrainingConfig(
-    prior="bype", components=10, latent_dim=3, hidden=8, batch_size=25, length="2 epochs", update_every="1 epoch"
+    prior="bype",
+    components=10,
+    latent_dim=3,
+    hidden=8,
+    batch_size=25,
+    length="2 epochs",
+    rule=PSVISettings(every="1 epoch"),
 )
 
 
@@ -68,6 +77,12 @@ def text(content: bytes) -> Callable[[Path], None]:
         (run / "config.json").write_bytes(content)
 
     return write
+
+
+def half_character(path: Path, name: str) -> None:
+    """Give a field half of a character of two, which JSON can hold and UTF-8 cannot."""
+    content = re.sub(rf'("{name}": ")', r"\1\\ud800", path.read_text())
+    path.write_text(content)
 
 
 def best(run: Path) -> Path:
@@ -144,6 +159,12 @@ def linked(name: str) -> Callable[[Path], None]:
     return apply
 
 
+def linked_best(run: Path) -> None:
+    """Nothing is written through the link unless a better model is found: the next one is."""
+    state(lambda s: s.update(best=1e6))(run)
+    linked("best")(run)
+
+
 def piped(run: Path) -> None:
     (run / "config.json").unlink()
     os.mkfifo(run / "config.json")
@@ -178,7 +199,8 @@ BROKEN_WHEN_OPENED: dict[str, Callable[[Path], Any]] = {
     "a million lists": text(b"[" + b"[]," * (2**23 // 3 - 2) + b"[]]"),
     "long": text(b" " * 2**25),
     "long number": text(b"9" * 10**6),
-    "other version": config(lambda c: c.update(version=2)),
+    "older version": config(lambda c: c.update(version=1)),
+    "newer version": config(lambda c: c.update(version=3)),
     "no fields": config(lambda c: c.pop("config")),
     "fields of text": config(lambda c: c.update(config="vae")),
     "unknown field": config(lambda c: c["config"].update(command="rm -rf")),
@@ -191,8 +213,16 @@ BROKEN_WHEN_OPENED: dict[str, Callable[[Path], Any]] = {
     "deep latents": config(lambda c: c["config"].update(latent_dim=10**9)),
     "many components": config(lambda c: c["config"].update(components=10**9)),
     "some more components": config(lambda c: c["config"].update(components=11)),
-    "other prior": config(lambda c: c["config"].update(prior="gaussian")),
-    "cache of exemplars": config(lambda c: c["config"].update(prior="exemplar", neighbours=10)),
+    "other prior": config(lambda c: c["config"].update(prior="gaussian", rule=None)),
+    "cache of exemplars": config(lambda c: c["config"].update(prior="exemplar", neighbours=10, rule=None)),
+    "rule of another prior": config(lambda c: c["config"].update(prior="gaussian")),
+    "rule of text": config(lambda c: c["config"].update(rule="psvi")),
+    "rule without a name": config(lambda c: c["config"]["rule"].pop("name")),
+    "unknown rule": config(lambda c: c["config"]["rule"].update(name="os.system")),
+    "other rule": config(lambda c: c["config"].update(rule={"name": "joint"})),
+    "settings of another rule": config(lambda c: c["config"]["rule"].update(name="tracking")),
+    "missing setting": config(lambda c: c["config"]["rule"].pop("every")),
+    "no updates": config(lambda c: c["config"]["rule"].update(every="0 epochs")),
     "negative": config(lambda c: c["config"].update(hidden=-8)),
     "no data": config(lambda c: c.pop("data")),
     "no shape": config(lambda c: c["data"].pop("shape")),
@@ -205,6 +235,7 @@ BROKEN_WHEN_OPENED: dict[str, Callable[[Path], Any]] = {
     "objects": config(lambda c: c["data"].update(dtype="object")),
     "no examples": config(lambda c: c["data"].update(num_train=0)),
     "classes of text": config(lambda c: c["data"].update(classes="abc")),
+    "half a character in the config": lambda run: half_character(run / "config.json", "store"),
     "linked config": linked("config.json"),
     "piped config": piped,
     "folder for config": lambda run: ((run / "config.json").unlink(), (run / "config.json").mkdir()),
@@ -224,6 +255,12 @@ BROKEN_WHEN_OPENED: dict[str, Callable[[Path], Any]] = {
     "number for hash": lambda run: edit(
         best(run) / "manifest.json", lambda m: m["files"]["model.safetensors"].update(sha256=1)
     ),
+    "half a character in the manifest": lambda run: half_character(best(run) / "manifest.json", "sha256"),
+    "truth for a version": lambda run: edit(best(run) / "manifest.json", lambda m: m.update(version=True)),
+    "a file more": lambda run: edit(
+        best(run) / "manifest.json", lambda m: m["files"].update(more=m["files"]["state.json"])
+    ),
+    "a file less": lambda run: edit(best(run) / "manifest.json", lambda m: m["files"].pop("state.json")),
     # its tensors, signed
     "empty header": header(lambda fields, data: packed({}, data)),
     "no header": header(lambda fields, data: b""),
@@ -264,7 +301,7 @@ BROKEN_WHEN_CONTINUED: dict[str, Callable[[Path], Any]] = {
     "sums of a list": state(lambda s: s.update(shares=[1])),
     "unknown state": state(lambda s: s.update(run="me")),
     "linked checkpoints": linked("checkpoints"),
-    "linked best": linked("best"),
+    "linked best": linked_best,
     "linked metrics": linked("metrics.jsonl"),
     "linked timings": linked("timings.jsonl"),
     "linked lock": linked("lock"),
@@ -275,7 +312,7 @@ BROKEN_WHEN_CONTINUED: dict[str, Callable[[Path], Any]] = {
 def longer(run: Path) -> TrainingConfig:
     """Have a finished run go on."""
     edit(run / "config.json", lambda c: c["config"].update(length="3 epochs"))
-    return TrainingConfig(**{**CONFIG.to_fields(), "length": "3 epochs"})
+    return dataclasses.replace(CONFIG, length="3 epochs")
 
 
 def memory(name: str) -> float:

@@ -22,9 +22,11 @@ PRIORS = {
     "vamp": ("--prior", "vamp"),
     "exemplar": ("--prior", "exemplar"),
     "exemplar, nearest": ("--prior", "exemplar", "--neighbours", "5"),
-    "bype": ("--prior", "bype"),
-    "tracking": ("--prior", "bype", "--update", "tracking"),
-    "tracking, near": ("--prior", "bype", "--update", "tracking", "--neighbours", "1", "--components", "300"),
+    "psvi": ("--prior", "bype", "--rule", "psvi", "--rule-every", "1 epoch"),
+    "tracking": ("--prior", "bype", "--rule", "tracking"),
+    "tracking, in turn": (
+        *("--prior", "bype", "--rule", "tracking", "--rule-scored-points", "50", "--components", "300"),
+    ),
 }
 
 
@@ -38,24 +40,24 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SMALL = (
-    *("--length", "2 epochs", "--warm-up", "1 epoch", "--update-every", "1 epoch", "--checkpoint-every", "5 steps"),
+    *("--length", "2 epochs", "--warm-up", "1 epoch", "--checkpoint-every", "5 steps"),
     *("--batch-size", "20", "--components", "20", "--latent-dim", "4", "--hidden", "16", "--learning-rate", "0.001"),
 )
 
 
-@pytest.mark.parametrize("name", ["bype", "exemplar, nearest", "tracking, near"])
+@pytest.mark.parametrize("name", ["psvi", "exemplar, nearest", "tracking, in turn"])
 def test_a_killed_run_ends_as_if_nothing_had_happened(small_store, tmp_path, name):
     arguments = (*SMALL, *PRIORS[name])
     finish(command(small_store, tmp_path / "whole", *arguments))
     broken = command(small_store, tmp_path / "broken", *arguments)
     assert kill_when(broken, checkpoint_is_being_written(tmp_path / "broken"))
-    if name == "bype":
+    if name == "psvi":
         assert kill_when(broken, update_is_under_way(tmp_path / "broken"))
     finish(broken)
     assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")
 
 
-REAL = ("--length", "2 epochs", "--warm-up", "1 epoch", "--update-every", "1 epoch", "--checkpoint-every", "7 steps")
+REAL = ("--length", "2 epochs", "--warm-up", "1 epoch", "--checkpoint-every", "7 steps")
 
 
 @pytest.mark.slow
@@ -72,7 +74,7 @@ def test_many_kills_on_real_images(fashion_store, tmp_path, name):
         broken = command(fashion_store, run, *arguments)
         moments = [
             after(generator.uniform(3.5, 7)),
-            update_is_under_way(run) if name == "bype" and trial < 2 else checkpoint_is_being_written(run),
+            update_is_under_way(run) if name == "psvi" and trial < 2 else checkpoint_is_being_written(run),
         ]
         for moment in moments:
             kills += kill_when(broken, moment)

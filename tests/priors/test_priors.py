@@ -9,18 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bype.distributions import DiagonalNormal
-from bype.priors import (
-    ExemplarPrior,
-    JointPseudocoresetPrior,
-    NearestExemplarPrior,
-    Pseudocoreset,
-    PseudocoresetPrior,
-    TensorSource,
-    TrainingBatch,
-    VampPrior,
-    base,
-    project_to_simplex,
-)
+from bype.priors import ExemplarPrior, NearestExemplarPrior, TensorSource, TrainingBatch, VampPrior, base
+from bype.pseudocoreset.coreset import Pseudocoreset, project_to_simplex
+from bype.pseudocoreset.joint import JointPseudocoresetPrior
+from bype.pseudocoreset.prior import PseudocoresetPrior
 
 F64 = torch.float64
 EXAMPLES = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=F64)
@@ -66,7 +58,7 @@ def test_exemplar_trains_with_a_fresh_subset_and_leaves_each_example_out():
     indices = torch.tensor([0, 7, 7, 29])
     z = torch.randn(4, 2, dtype=F64)
     generator = torch.Generator().manual_seed(3)
-    batch = TrainingBatch(indices, z, generator)
+    batch = TrainingBatch(EXAMPLES[indices], indices, encode, generator)
     subsets = []
     for _ in range(2):
         mixture = prior(encode, batch)
@@ -111,8 +103,7 @@ def test_pseudocoreset_prior_is_equation_12():
 def test_nearest_exemplars_equal_the_naive_union():
     prior = NearestExemplarPrior(TensorSource(EXAMPLES), num_exemplars=1000, latent_dim=2, num_neighbours=3).double()
     indices = torch.tensor([4, 20])
-    means = encode(EXAMPLES[indices]).mean
-    mixture = prior(encode, TrainingBatch(indices, means, torch.Generator().manual_seed(0)))
+    mixture = prior(encode, TrainingBatch(EXAMPLES[indices], indices, encode, torch.Generator().manual_seed(0)))
     latent = encode(EXAMPLES).mean
     union = set()
     for own in indices.tolist():
@@ -133,7 +124,7 @@ def test_nearest_exemplars_equal_the_naive_union():
 def test_the_cache_of_nearest_exemplars_follows_what_is_encoded():
     prior = NearestExemplarPrior(TensorSource(EXAMPLES), num_exemplars=1000, latent_dim=2, num_neighbours=2).double()
     indices = torch.tensor([4])
-    batch = TrainingBatch(indices, encode(EXAMPLES[indices]).mean, torch.Generator().manual_seed(0))
+    batch = TrainingBatch(EXAMPLES[indices], indices, encode, torch.Generator().manual_seed(0))
     prior(encode, batch)
     torch.testing.assert_close(prior.cache, encode(EXAMPLES).mean)
 
@@ -280,9 +271,43 @@ def test_a_damaged_state_is_refused(name, value):
 def test_a_tiny_training_set_never_leaves_a_row_without_exemplars():
     prior = ExemplarPrior(TensorSource(EXAMPLES[:2]), num_exemplars=2).double()
     generator = torch.Generator().manual_seed(0)
-    batch = TrainingBatch(torch.tensor([0, 1]), torch.zeros(2, 2), generator)
+    batch = TrainingBatch(EXAMPLES[:2], torch.tensor([0, 1]), encode, generator)
     for _ in range(50):
         assert prior(encode, batch).log_prob(torch.zeros(2, 2, dtype=F64)).isfinite().all()
+
+
+def test_a_batch_that_was_first_looked_at_without_gradient_has_one():
+    layer = torch.nn.Linear(3, 2).double()
+
+    def through_layer(x: Tensor) -> DiagonalNormal:
+        return DiagonalNormal(layer(x), x[:, :2])
+
+    indices = torch.arange(4)
+    batch = TrainingBatch(EXAMPLES[:4], indices, through_layer)
+    with torch.no_grad():
+        assert not batch.whole_means().requires_grad
+    assert batch.posterior.mean.requires_grad
+    with torch.no_grad():
+        evaluated = TrainingBatch(EXAMPLES[:4], indices, through_layer)
+    assert not evaluated.posterior.mean.requires_grad
+
+
+@pytest.mark.parametrize(("num_points", "calls"), [(5, [9]), (6, [5, 1, 4])])
+def test_few_points_are_encoded_in_one_call_with_the_batch_and_many_apart(num_points, calls, monkeypatch):
+    monkeypatch.setattr(base, "_CHUNK_ROWS", 5)
+    found = []
+
+    def spy(x: Tensor) -> DiagonalNormal:
+        found.append(len(x))
+        return encode(x)
+
+    batch = TrainingBatch(EXAMPLES[:4], torch.arange(4), spy)
+    points = EXAMPLES[10 : 10 + num_points]
+    encoded = base.encode_points(spy, points, batch)
+    torch.testing.assert_close(encoded.mean, encode(points).mean)
+    torch.testing.assert_close(encoded.log_variance, encode(points).log_variance)
+    torch.testing.assert_close(batch.posterior.mean, encode(EXAMPLES[:4]).mean)
+    assert found == calls
 
 
 def test_gradients_of_many_points_cost_work_in_proportion(monkeypatch):

@@ -14,17 +14,16 @@ import torch
 from PIL import Image
 
 from bype.cli import main
+from bype.data.examples import StoreSource, spread_rows
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.generation import interpolate, reconstruct
-from bype.pictures import grid, plate, to_bytes
+from bype.plates import grid, plate, to_bytes
 from bype.report.charts import Series, histogram, line_chart, scatter, ticks
 from bype.report.contents import gather
 from bype.report.markup import element
 from bype.report.page import render
-from bype.training.examples import StoreSource
-from bype.training.rows import spread_rows
-from bype.training.trained import TrainedRun
+from bype.run.opened import TrainedRun
 
 VOID = {"meta", "img"}
 
@@ -67,7 +66,7 @@ def checked(page: str) -> Checker:
 
 
 def headings(checker: Checker) -> list[str]:
-    wanted = {"In numbers", "Training", "Samples", "More of the same kind", "Pseudocoreset", "Reconstructions",
+    wanted = {"In numbers", "Training", "Samples", "Samples by component", "Pseudocoreset", "Reconstructions",
               "Interpolations", "Features", "Map", "Nearest neighbours", "Augmentation"}  # fmt: skip
     return [text for text in checker.texts if text in wanted]
 
@@ -91,11 +90,11 @@ def test_the_page_of_one_run_has_every_part(evaluated):
     page = render([gather(evaluated, "first")])
     checker = checked(page)
     assert headings(checker) == [
-        "In numbers", "Training", "Samples", "More of the same kind", "Pseudocoreset", "Reconstructions",
+        "In numbers", "Training", "Samples", "Samples by component", "Pseudocoreset", "Reconstructions",
         "Interpolations", "Map", "Nearest neighbours",
     ]  # fmt: skip
     text = " ".join(checker.texts)
-    assert "pseudocoreset of 20 points, updated by psvi" in text
+    assert "pseudocoreset of 20 points, moved by psvi" in text
     assert "the paper's scale, not normalised" in text
     assert "75 examples, 20 draws each" in text
 
@@ -128,7 +127,7 @@ def test_pictures_show_the_right_images_in_the_right_order(evaluated):
             row = points.neighbours[line, column - 1]
             assert np.array_equal(tile(nearest, line, column), train.read(np.array([row]))[0, 0])
     # Each line of a plate comes from one component, so it varies less than samples do.
-    lines = np.stack([[tile(shown["More of the same kind, first"], a, b) for b in range(10)] for a in range(6)])
+    lines = np.stack([[tile(shown["Samples by component, first"], a, b) for b in range(10)] for a in range(6)])
     assert lines.std(1).mean() < 0.9 * lines.reshape(60, 12, 12).std(0).mean()
 
 
@@ -168,9 +167,9 @@ def test_without_its_data_the_page_shows_what_the_model_alone_can(evaluated):
     (evaluated / "config.json").write_text(json.dumps(config))
     page = render([gather(evaluated, "lost")])
     assert headings(checked(page)) == [
-        "In numbers", "Training", "Samples", "More of the same kind", "Map", "Nearest neighbours",
+        "In numbers", "Training", "Samples", "Samples by component", "Map", "Nearest neighbours",
     ]  # fmt: skip
-    assert "The data are not at hand" in page
+    assert "The data are not available" in page
     moved = render([gather(evaluated, "found", Path(store))])
     assert "Reconstructions" in headings(checked(moved))
 

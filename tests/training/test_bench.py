@@ -1,14 +1,16 @@
 """The timing of training: that it times what it says, and in turn."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from bype.cli import main
 from bype.data.store import Store
 from bype.priors import TensorSource
+from bype.run.config import TrainingConfig
 from bype.training import bench
-from bype.training.bench import JitteredCopies, Racer, components_to_time, priors_to_time, race
-from bype.training.config import TrainingConfig
+from bype.training.bench import JitteredCopies, TimedTraining, components_to_time, priors_to_time, time_in_turn
 from small_runs import image_store
 
 
@@ -20,27 +22,27 @@ def store(tmp_path_factory):
 def test_configurations_are_what_their_names_say():
     configs = priors_to_time(50000)
     assert next(iter(configs)) == "Gaussian prior"
-    assert configs["pseudocoreset, tracking"].live_components == 16
-    assert configs["pseudocoreset, tracking, all points encoded"].live_components == 0
+    assert configs["pseudocoreset, tracking"].rule.live_points == 16
+    assert configs["pseudocoreset, tracking, all points encoded"].rule.live_points is None
     assert configs["Exemplar, 25,000 exact"].components == 25000
     assert configs["Exemplar, nearest 10 of 25,000"].neighbours == 10
-    assert components_to_time((5000,))["5,000 components, 32 near and others in turn"].neighbours == 32
+    assert components_to_time((5000,))["5,000 components, 3,200 in turn"].rule.scored_points == 3200
 
 
-def test_racers_take_turns_and_ratios_are_of_neighbours(store, monkeypatch):
+def test_trainings_take_turns_and_ratios_are_of_neighbours(store, monkeypatch):
     turns = []
 
-    def seconds(racer):
-        turns.append(racer.name)
-        return {"slow": 0.3, "reference": 0.1}[racer.name] * (1 + len(turns))
+    def seconds(training):
+        turns.append(training.name)
+        return {"slow": 0.3, "reference": 0.1}[training.name] * (1 + len(turns))
 
     def named(self, config, store):
         self.name = "slow" if config.prior == "bype" else "reference"
 
-    monkeypatch.setattr(Racer, "__init__", named)
-    monkeypatch.setattr(Racer, "seconds", seconds)
+    monkeypatch.setattr(TimedTraining, "__init__", named)
+    monkeypatch.setattr(TimedTraining, "seconds", seconds)
     configs = {"reference": TrainingConfig(prior="gaussian"), "slow": TrainingConfig()}
-    reference, slow = race(configs, Store(store), repetitions=4)
+    reference, slow = time_in_turn(configs, Store(store), repetitions=4)
     assert turns == ["reference", "slow"] * 6
     assert reference.ratio == (1, 1, 1)
     assert all(3 < value < 4 for value in slow.ratio)  # the second of a pair is a little slower
@@ -61,23 +63,19 @@ def test_the_command_prints_its_tables(store, capsys, monkeypatch):
     for name in ("priors_to_time", "components_to_time"):
         whole = getattr(bench, name)
         monkeypatch.setattr(bench, name, lambda size, whole=whole: shrunk(whole(size), small))
-    monkeypatch.setattr(
-        bench, "_SHARES", {n: (shrunk({"": c}, small)[""], e, s) for n, (c, e, s) in bench._SHARES.items()}
-    )
+    monkeypatch.setattr(bench, "_RULES", shrunk(bench._RULES, small))
     assert main(["bench", "--data", str(store), "--repetitions", "2", "--components", "300"]) == 0
     printed = capsys.readouterr().out
     assert "| Gaussian prior |" in printed
     assert "1.00 (1.00 to 1.00)" in printed
-    assert "| 300 components, 32 near and others in turn |" in printed
+    assert "| 300 components, 3,200 in turn |" in printed
     for line in printed.splitlines()[-3:]:
         assert 0 < float(line.split("|")[2].strip(" %")) < 100
 
 
 def shrunk(configs, changes):
     return {
-        name: TrainingConfig(
-            **{**config.to_fields(), **changes, "components": config.components if "300" in name else 20}
-        )
+        name: dataclasses.replace(config, **{**changes, "components": config.components if "300" in name else 20})
         for name, config in configs.items()
     }
 

@@ -13,7 +13,7 @@ from torch.utils import backend_registration
 from bype.data.prepare import prepare
 from bype.distributed import GroupError, device_named
 from bype.evaluation.records import read_results
-from bype.training.checkpoint import CheckpointFolder
+from bype.run.checkpoint import CheckpointFolder
 from bype.training.loop import train
 from foreign_process import CASES, config_of, work
 from small_runs import assert_same_tensors
@@ -62,7 +62,7 @@ def test_another_device_gives_the_same_run(store, elsewhere, tmp_path, case):
 
 
 def test_a_device_that_is_not_there_is_refused():
-    with pytest.raises(GroupError, match="say cpu, cuda"):
+    with pytest.raises(GroupError, match="choose cpu, cuda"):
         device_named("quantum")
     if not torch.cuda.is_available():
         with pytest.raises(GroupError, match="finds no GPU"):

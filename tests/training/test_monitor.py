@@ -10,10 +10,10 @@ def test_processes_tell_each_other_where_their_time_went():
     for step in range(3):
         for rank, timings in enumerate(both):
             timings.add(0.25 + rank, 0.5, 1.0 + step)
-        total = sum(timings.tell() for timings in both)
+        total = sum(timings.to_sum() for timings in both)
         for timings in both:
             timings.newest.copy_(total)  # as the sum over all processes would leave it
-            timings.hear()
+            timings.add_sum()
     for timings in both:
         assert timings.totals.tolist() == [[0.75, 1.5, 6.0], [3.75, 1.5, 6.0]]
 

@@ -33,22 +33,25 @@ def test_as_many_processes_get_their_own_sums_and_another_number_loses_none():
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "message"),
     [
-        {"step": -1},
-        {"step": True},
-        {"best": "1"},
-        {"is_update_due": 1},
-        {"best": float("inf")},
-        {"shares": []},
-        {"shares": [[1, {"kl": "1"}]]},
-        {"shares": [[1.5, {}]]},
-        {"shares": {"kl": 1}},
-        {"more": 1},
+        ({"step": -1}, "must not be negative"),
+        ({"metrics_bytes": -1}, "must not be negative"),
+        ({"step": True}, "step: True is not a whole number"),
+        ({"best": "1"}, "best: '1' is not a number"),
+        ({"is_update_due": 1}, "is_update_due: 1 is not true or false"),
+        ({"best": float("inf")}, "best: inf is out of range"),
+        ({"shares": []}, "shares must not be empty"),
+        ({"shares": [[1, {"kl": "1"}]]}, r"shares\[0\]\[1\]\['kl'\]: '1' is not a number"),
+        ({"shares": [[1.5, {}]]}, r"shares\[0\]\[0\]: 1.5 is not a whole number"),
+        ({"shares": [[-1, {}]]}, "must not be negative"),
+        ({"shares": [[1]]}, r"shares\[0\]: \[1\] is not a list of 2"),
+        ({"shares": {"kl": 1}}, "shares: .* is not a list"),
+        ({"more": 1}, "the field 'more' is unknown"),
     ],
 )
-def test_a_state_of_a_stranger_is_looked_at(change):
-    with pytest.raises(ValueError, match="its"):
+def test_a_state_of_a_stranger_is_looked_at(change, message):
+    with pytest.raises(ValueError, match=f"^its state is broken: .*{message}"):
         TrainingState.from_fields({**copy.deepcopy(FIELDS), **change}, Group())
 
 

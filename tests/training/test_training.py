@@ -1,5 +1,6 @@
 """Training in one process: what it writes, what it refuses, how it stops."""
 
+import dataclasses
 import errno
 import io
 import json
@@ -16,27 +17,38 @@ import pytest
 import torch
 from PIL import Image
 
-from bype.coreset import PSVI, ELBOAscent
+from bype.data.decode import decode
+from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.files import write_synced
 from bype.data.order import Order
 from bype.data.prepare import prepare
 from bype.data.store import Store
-from bype.evaluation.pseudopoints import points_and_weights
+from bype.evaluation.pseudopoints import describe_points
 from bype.models import mlp_vae
 from bype.objective import ELBO
-from bype.priors import GaussianPrior, Pseudocoreset, TensorSource
-from bype.training import checkpoint, run
-from bype.training.build import build_model, model_bytes
-from bype.training.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
-from bype.training.config import ConfigError, Span, TrainingConfig
-from bype.training.examples import StoreSource, TrainingOrder
+from bype.priors import GaussianPrior, TensorSource
+from bype.pseudocoreset.ascent import ELBOAscent
+from bype.pseudocoreset.coreset import Pseudocoreset
+from bype.pseudocoreset.psvi import PSVI
+from bype.pseudocoreset.settings import (
+    AscentSettings,
+    FrozenSettings,
+    JointSettings,
+    PSVISettings,
+    TrackingSettings,
+)
+from bype.run import checkpoint, directory
+from bype.run.build import build_model, model_bytes
+from bype.run.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
+from bype.run.config import ConfigError, TrainingConfig
+from bype.run.directory import RunDirectory, RunError, read_config
+from bype.run.opened import TrainedRun
+from bype.span import Span
+from bype.training.display import Display
 from bype.training.loop import Trainer, train
 from bype.training.optimizer import NormalisedAdam, normalise_
-from bype.training.progress import Display
-from bype.training.record import RunRecord
-from bype.training.run import RunDirectory, RunError, read_config
+from bype.training.reporter import RunReporter
 from bype.training.step import TrainingStep
-from bype.training.trained import TrainedRun
 from small_runs import assert_same_tensors
 from training_process import command, finish
 
@@ -48,12 +60,14 @@ TINY = TrainingConfig(
     batch_size=25,
     length="2 epochs",
     warm_up="1 epoch",
-    update_every="1 epoch",
+    rule=PSVISettings(every="1 epoch"),
 )
 
 
 def replace(**changes: object) -> TrainingConfig:
-    return TrainingConfig(**{**TINY.to_fields(), **changes})
+    """Return the tiny config with changes; priors without a pseudocoreset have no rule."""
+    rule = {} if changes.get("prior", "bype") == "bype" else {"rule": None}
+    return dataclasses.replace(TINY, **{**rule, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +105,11 @@ def test_a_run_writes_what_it_promises(store, tmp_path):
     weights = best.model["prior.pseudocoreset.probabilities"]
     assert weights.dtype == torch.float64
     written = {path.name for path in (tmp_path / "run").iterdir()} - {"lock", "lock.guard"}
-    assert written <= set(run._WRITTEN)  # what another's folder is looked through for
+    assert written <= set(directory._WRITTEN)  # what another's folder is looked through for
 
 
 def test_the_best_model_has_the_pseudocoreset_it_was_validated_with(store, tmp_path):
-    train(replace(update_step_size=0.5), store, tmp_path / "run")
+    train(replace(rule=PSVISettings(every="1 epoch", step_size=0.5)), store, tmp_path / "run")
     best = CheckpointFolder(tmp_path / "run" / "best", 1).load_newest(pytest.fail, 2**20)
     last = CheckpointFolder(tmp_path / "run" / "checkpoints", 2).load_newest(pytest.fail, 2**20)
     assert best.step == last.step
@@ -118,11 +132,11 @@ def test_the_same_config_gives_the_same_run_and_another_seed_another(store, tmp_
         {"prior": "vamp", "vamp_start": "examples"},
         {"prior": "exemplar"},
         {"prior": "exemplar", "neighbours": 2},
-        {"update": "frozen"},
-        {"update_optimiser": "plain", "update_step_size": 1e-8, "update_steps": 1},
-        {"network": "hvae", "update_centring": "pixels"},
+        {"rule": FrozenSettings()},
+        {"rule": PSVISettings(every="1 epoch", optimiser="plain", step_size=1e-8, steps=1)},
+        {"network": "hvae", "rule": PSVISettings(every="1 epoch", centring="pixels")},
         {"network": "convhvae"},
-        {"network": "celeba", "length": "2 steps", "validate_every": "2 steps"},
+        {"network": "residual", "length": "2 steps", "validate_every": "2 steps"},
         {"likelihood": "gaussian"},
         {"likelihood": "learned-gaussian"},
         {"likelihood": "bernoulli"},
@@ -159,7 +173,7 @@ def test_epochs_and_steps_mean_the_same(store, tmp_path):
     train(TINY, store, tmp_path / "epochs")
     spans = {
         "length": "18 steps",
-        "update_every": "9 steps",
+        "rule": PSVISettings(every="9 steps"),
         "validate_every": "9 steps",
         "checkpoint_every": "9 steps",
     }
@@ -169,8 +183,8 @@ def test_epochs_and_steps_mean_the_same(store, tmp_path):
 
 def test_warm_up_in_steps_is_finer(store, tmp_path):
     # With a warm-up of 9 steps the first step has beta 1/9, with one epoch it has beta 1.
-    train(replace(length="1 epoch", update="frozen"), store, tmp_path / "epochs")
-    train(replace(length="1 epoch", update="frozen", warm_up="9 steps"), store, tmp_path / "steps")
+    train(replace(length="1 epoch", rule=FrozenSettings()), store, tmp_path / "epochs")
+    train(replace(length="1 epoch", rule=FrozenSettings(), warm_up="9 steps"), store, tmp_path / "steps")
     assert metrics(tmp_path / "epochs") != metrics(tmp_path / "steps")
 
 
@@ -193,7 +207,12 @@ def test_each_window_is_announced_once_and_ahead(tmp_path):
 
 def test_early_stopping_waits_for_the_warm_up_and_the_patience(store, tmp_path):
     config = replace(
-        length="400 epochs", warm_up="2 epochs", patience="3 epochs", learning_rate=0.3, update="frozen", batch_size=210
+        length="400 epochs",
+        warm_up="2 epochs",
+        patience="3 epochs",
+        learning_rate=0.3,
+        rule=FrozenSettings(),
+        batch_size=210,
     )
     outcome = train(config, store, tmp_path / "run")
     best_step = max(int(line["step"]) for line in metrics(tmp_path / "run") if line["best"])
@@ -264,34 +283,34 @@ def test_another_config_or_other_data_is_refused(store, features, tmp_path):
         train(TINY, other, tmp_path / "run")
 
 
-@pytest.mark.parametrize("update", ["psvi", "tracking"])
-def test_a_longer_length_goes_on_as_if_it_had_been_asked_for_at_first(store, tmp_path, update):
-    train(replace(length="4 epochs", update=update), store, tmp_path / "whole")
-    assert train(replace(length="2 epochs", update=update), store, tmp_path / "run").step == 18
-    longer = replace(length="36 steps", update=update)  # the same as 4 epochs
+@pytest.mark.parametrize("rule", [TINY.rule, TrackingSettings()], ids=["psvi", "tracking"])
+def test_a_longer_length_goes_on_as_if_it_had_been_asked_for_at_first(store, tmp_path, rule):
+    train(replace(length="4 epochs", rule=rule), store, tmp_path / "whole")
+    assert train(replace(length="2 epochs", rule=rule), store, tmp_path / "run").step == 18
+    longer = replace(length="36 steps", rule=rule)  # the same as 4 epochs
     assert train(longer, store, tmp_path / "run").step == 36
     assert read_config(tmp_path / "run")[0] == longer
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
     folders = [CheckpointFolder(tmp_path / name / "checkpoints", 2) for name in ("whole", "run")]
     assert_same_tensors(*(folder.load(36, 10**9) for folder in folders))
     with pytest.raises(RunError, match="length: 36 steps there, 3 epochs here"):
-        train(replace(length="3 epochs", update=update), store, tmp_path / "run")
+        train(replace(length="3 epochs", rule=rule), store, tmp_path / "run")
     with pytest.raises(RunError, match="another config"):
-        train(replace(length="9 epochs", update=update, seed=1), store, tmp_path / "run")
+        train(replace(length="9 epochs", rule=rule, seed=1), store, tmp_path / "run")
     assert read_config(tmp_path / "run")[0] == longer
 
 
 def test_files_that_are_not_a_runs_are_never_written_over(store, tmp_path):
     copied = shutil.copytree(store, tmp_path / "store")
     before = {path.name: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
-    with pytest.raises(RunError, match=r"holds manifest\.json, but no run that can go on.*choose another --out"):
+    with pytest.raises(RunError, match=r"holds manifest\.json, but no run that can resume.*choose another --out"):
         train(TINY, copied, copied)
     assert {path.name: path.read_bytes() for path in copied.rglob("*") if path.is_file()} == before
     other = tmp_path / "other"
     (other / "best").mkdir(parents=True)
     (other / "best" / "weights.bin").write_bytes(b"mine")
     (other / "config.json").write_text('{"mine": 1}')
-    with pytest.raises(RunError, match=r"holds best and config\.json, but no run that can go on"):
+    with pytest.raises(RunError, match=r"holds best and config\.json, but no run that can resume"):
         train(TINY, store, other)
     assert sorted(path.name for path in other.rglob("*")) == ["best", "config.json", "weights.bin"]
     (tmp_path / "logs").mkdir()
@@ -338,15 +357,15 @@ def test_who_is_asked_to_stop_in_the_last_step_has_finished(store, tmp_path, mon
         return take(trainer)
 
     monkeypatch.setattr(Trainer, "_train_step", ask_at_the_end)
-    assert train(replace(update="frozen"), store, tmp_path / "run").state == "finished"
-    outcome = train(replace(update="psvi"), store, tmp_path / "other")
+    assert train(replace(rule=FrozenSettings()), store, tmp_path / "run").state == "finished"
+    outcome = train(replace(), store, tmp_path / "other")
     assert (outcome.state, outcome.step) == ("stopped", 18)  # the last update is still due
-    assert train(replace(update="psvi"), store, tmp_path / "other").state == "finished"
+    assert train(replace(), store, tmp_path / "other").state == "finished"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_save_and_leave_and_the_same_command_goes_on(store, tmp_path, number):
-    arguments = ("--components", "10", "--latent-dim", "3", "--hidden", "8", "--batch-size", "25", "--update", "frozen")
+    arguments = ("--components", "10", "--latent-dim", "3", "--hidden", "8", "--batch-size", "25", "--rule", "frozen")
     run = tmp_path / "run"
     spans = ("--length", "800 steps", "--validate-every", "50 steps", "--checkpoint-every", "800 steps")
     words = command(store, run, *arguments, *spans, "--patience", "0 epochs")
@@ -356,7 +375,7 @@ def test_signals_save_and_leave_and_the_same_command_goes_on(store, tmp_path, nu
         process.send_signal(number)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert "The same command goes on" in out
+    assert "To resume, run the same command" in out
     status = json.loads((run / "status.json").read_text())
     assert status["state"] == "stopped"
     assert 0 < status["step"] < 800
@@ -406,7 +425,7 @@ def test_a_full_disk_gives_one_line_and_the_run_goes_on_when_there_is_room(store
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_synced", limited)
-        with pytest.raises(CheckpointError, match=r"No space left on device.*the same command goes on") as caught:
+        with pytest.raises(CheckpointError, match=r"No space left on device.*run the same command to resume") as caught:
             train(TINY, store, tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "run").glob("*/.*.partial"))
@@ -435,6 +454,7 @@ def test_normalised_adam_is_adam_on_unit_gradients():
         for parameter in twin.parameters():
             parameter.grad /= parameter.grad.norm() + 1e-7
         optimizer.step()
+        optimizer.clear()
         adam.step()
         adam.zero_grad()
         if step == 1:
@@ -462,8 +482,14 @@ def test_spans():
     assert not Span.parse("3 epochs").is_due(20, steps_per_epoch=10)
     assert not Span.parse("0 epochs").is_due(20, steps_per_epoch=10)
     for text in ("ten epochs", "3", "3 weeks", "-3 steps", "", "1.5 epochs"):
-        with pytest.raises(ConfigError, match="10 epochs"):
+        with pytest.raises(ValueError, match="10 epochs"):
             Span.parse(text)
+        for name in ("length", "warm_up", "patience", "validate_every", "checkpoint_every"):
+            with pytest.raises(ConfigError, match=f"{name}: .*10 epochs"):
+                replace(**{name: text})
+        for settings in (PSVISettings, AscentSettings):
+            with pytest.raises(ValueError, match="10 epochs"):
+                settings(every=text)
 
 
 @pytest.mark.parametrize(
@@ -471,15 +497,23 @@ def test_spans():
     [
         ({"prior": "laplace"}, "one of gaussian, vamp, exemplar, bype"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"batch_size": "100"}, "must be a int"),
-        ({"batch_size": True}, "must be a int"),
+        ({"batch_size": "100"}, "batch_size: '100' is not a whole number"),
+        ({"batch_size": True}, "batch_size: True is not a whole number"),
+        ({"batch_size": 10.0}, r"batch_size: 10\.0 is not a whole number"),
+        ({"clamp_points": 1}, "clamp_points: 1 is not true or false"),
         ({"learning_rate": -1.0}, "positive"),
-        ({"learning_rate": float("nan")}, "positive"),
+        ({"learning_rate": float("nan")}, "learning_rate: nan is not a number"),
         ({"length": "0 epochs"}, "longer than nothing"),
-        ({"seed": -1}, "seed must be"),
-        ({"update_draws": 1}, "at least 2"),
+        ({"seed": -1}, "seed must not be negative"),
+        ({"seed": 2**62}, "seed: .* is out of range"),
+        ({"components": 1}, "at least 2 components or draws"),
         ({"prior": "exemplar", "components": 1}, "at least 2"),
-        ({"neighbours": -1}, "must not be negative"),
+        ({"prior": "exemplar", "neighbours": -1}, "neighbours must be at least 1"),
+        ({"prior": "exemplar", "neighbours": 0}, "neighbours must be at least 1"),
+        ({"window_blocks": 0}, "window_blocks must be at least 1"),
+        ({"neighbours": 3}, "for the exemplar prior alone"),
+        ({"prior": "gaussian", "rule": FrozenSettings()}, "the prior gaussian has no rule"),
+        ({"rule": "psvi"}, "rule"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes, message):
@@ -487,12 +521,49 @@ def test_settings_that_make_no_sense_are_refused(changes, message):
         replace(**changes)
 
 
+@pytest.mark.parametrize(
+    ("settings", "fields", "message"),
+    [
+        (PSVISettings, {"draws": 1}, "draws must be at least 2"),
+        (PSVISettings, {"steps": 0}, "steps must be positive"),
+        (PSVISettings, {"batch_size": -1}, "batch_size must be positive"),
+        (PSVISettings, {"step_size": 0.0}, "step_size must be positive"),
+        (PSVISettings, {"step_size": float("nan")}, "step_size(: nan is not a number| must be positive)"),
+        (PSVISettings, {"every": "0 epochs"}, "longer than nothing"),
+        (PSVISettings, {"steps": 2.5}, r"steps: 2\.5 is not a whole number"),
+        (PSVISettings, {"steps": "5"}, "steps: '5' is not a whole number"),
+        (PSVISettings, {"optimiser": "sgd"}, "optimiser: 'sgd' is not one of adam, plain"),
+        (PSVISettings, {"centring": "rows"}, "centring: 'rows' is not one of samples, pixels"),
+        (AscentSettings, {"batch_size": 10.5}, r"batch_size: 10\.5 is not a whole number"),
+        (AscentSettings, {"steps": 0}, "steps must be positive"),
+        (AscentSettings, {"batch_size": 0}, "batch_size must be positive"),
+        (AscentSettings, {"step_size": -1.0}, "step_size must be positive"),
+        (AscentSettings, {"every": "0 steps"}, "longer than nothing"),
+        (TrackingSettings, {"live_points": 0}, "live_points must be positive"),
+        (TrackingSettings, {"live_points": 2.5}, r"live_points: 2\.5 is not a whole number"),
+        (TrackingSettings, {"scored_points": -1}, "scored_points must be positive"),
+        (TrackingSettings, {"step_size": 1e10}, "step_size must be positive"),
+    ],
+)
+def test_settings_of_a_rule_that_make_no_sense_are_refused(settings, fields, message):
+    with pytest.raises(ValueError, match=message):
+        settings(**fields)
+    rule = {**dataclasses.asdict(settings()), **fields}
+    with pytest.raises(ValueError, match=rf"^rule.*{message}"):
+        decode(TrainingConfig, {**TINY.to_fields(), "rule": rule})
+
+
+def test_without_a_rule_a_pseudocoreset_is_tracked():
+    assert TrainingConfig().rule == TrackingSettings()
+    assert TrainingConfig(prior="vamp").rule is None
+
+
 def test_a_config_from_a_file_must_have_just_the_known_fields():
-    assert TrainingConfig.from_fields(TINY.to_fields()) == TINY
-    with pytest.raises(ConfigError, match="does not know: colour"):
-        TrainingConfig.from_fields({**TINY.to_fields(), "colour": "red"})
-    with pytest.raises(ConfigError, match="lacks seed"):
-        TrainingConfig.from_fields({k: v for k, v in TINY.to_fields().items() if k != "seed"})
+    assert decode(TrainingConfig, TINY.to_fields()) == TINY
+    with pytest.raises(ValueError, match="the field 'colour' is unknown"):
+        decode(TrainingConfig, {**TINY.to_fields(), "colour": "red"})
+    with pytest.raises(ValueError, match="the field seed is missing"):
+        decode(TrainingConfig, {k: v for k, v in TINY.to_fields().items() if k != "seed"})
 
 
 def test_tensorboard_gets_the_curves_and_pictures(store, tmp_path):
@@ -509,7 +580,7 @@ def test_tensorboard_gets_the_curves_and_pictures(store, tmp_path):
     curve = [(event.step, event.value) for event in events.Scalars("validation/negative_elbo")]
     assert curve == [(step, pytest.approx(value)) for step, value in expected]
     assert [event.step for event in events.Images("samples")] == [9, 18]
-    picture = Image.open(io.BytesIO(events.Images("pseudocoreset")[0].encoded_image_string))
+    picture = Image.open(io.BytesIO(events.Images("points")[0].encoded_image_string))
     assert picture.size == (8 * 8 - 2, 2 * 8 - 2)  # 10 points of 6 x 6 in lines of 8
 
 
@@ -519,14 +590,22 @@ def test_without_tensorboard_training_goes_on(store, tmp_path, monkeypatch):
     assert not (tmp_path / "run" / "tensorboard").exists()
 
 
-@pytest.mark.parametrize(("update", "neighbours"), [("elbo", 0), ("joint", 0), ("tracking", 0), ("tracking", 1)])
-def test_other_rules_train_and_go_on_to_the_bit(store, tmp_path, update, neighbours):
-    fields = {"update_steps": 3, "update_batch": 40, "update_step_size": 0.02, "live_components": 4, "components": 60}
-    config = replace(update=update, length="3 epochs", neighbours=neighbours, **fields)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        AscentSettings(every="1 epoch", steps=3, batch_size=40, step_size=0.02),
+        JointSettings(),
+        TrackingSettings(live_points=4, step_size=0.02),
+        TrackingSettings(live_points=4, scored_points=10, step_size=0.02),
+    ],
+    ids=["ascent", "joint", "tracking", "tracking in turn"],
+)
+def test_other_rules_train_and_go_on_to_the_bit(store, tmp_path, rule):
+    config = replace(rule=rule, length="3 epochs", components=60)
     train(config, store, tmp_path / "whole")
     for name in ("checkpoints", "best"):
         assert (tmp_path / "whole" / name).exists()
-    train(replace(**{**config.to_fields(), "length": "2 epochs"}), store, tmp_path / "parts")
+    train(dataclasses.replace(config, length="2 epochs"), store, tmp_path / "parts")
     path = tmp_path / "parts" / "config.json"
     path.write_text(path.read_text().replace('"2 epochs"', '"3 epochs"'))
     train(config, store, tmp_path / "parts")
@@ -537,11 +616,11 @@ def test_other_rules_train_and_go_on_to_the_bit(store, tmp_path, update, neighbo
     assert_same_tensors(whole, parts)
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
     updates = [line["update"] for line in metrics(tmp_path / "whole") if "update" in line]
-    assert len(updates) == (3 if update == "elbo" else 0)
+    assert len(updates) == (3 if rule.name == "ascent" else 0)
     opened = TrainedRun.open(tmp_path / "whole")
-    points, probabilities, total = points_and_weights(opened.model, 210)
-    assert (len(points), total) == (60, 210)
-    assert probabilities.sum().item() == pytest.approx(1)
+    described = describe_points(opened.model, opened.store().split("train"), 0)
+    assert len(described.points) == 60
+    assert described.weights.sum() == pytest.approx(210)
 
 
 def test_an_ascent_that_validation_does_not_confirm_is_taken_back(store, tmp_path, monkeypatch):
@@ -550,12 +629,13 @@ def test_an_ascent_that_validation_does_not_confirm_is_taken_back(store, tmp_pat
         pseudocoreset.assign(torch.ones_like(pseudocoreset.points), pseudocoreset.weights)
         return 0.0
 
-    monkeypatch.setattr(ELBOAscent, "step", paint_all_white)
-    train(replace(update="elbo", update_steps=1, length="1 epoch"), store, tmp_path / "far")
+    monkeypatch.setattr(ELBOAscent, "update_step", paint_all_white)
+    rule = AscentSettings(every="1 epoch", steps=1, batch_size=25)
+    train(replace(rule=rule, length="1 epoch"), store, tmp_path / "far")
     (update,) = [line["update"] for line in metrics(tmp_path / "far") if "update" in line]
     assert update["kl_after"] > update["kl_before"]
     assert update["taken_back"] == 1
-    train(replace(update="frozen", length="1 epoch"), store, tmp_path / "frozen")
+    train(replace(rule=FrozenSettings(), length="1 epoch"), store, tmp_path / "frozen")
     far, frozen = (
         CheckpointFolder(tmp_path / name / "checkpoints", 2).load_newest(pytest.fail, 2**20)
         for name in ("far", "frozen")
@@ -564,20 +644,28 @@ def test_an_ascent_that_validation_does_not_confirm_is_taken_back(store, tmp_pat
 
 
 def test_an_ascent_improves_the_prior_on_validation(store, tmp_path):
-    train(replace(update="elbo", update_steps=40, update_batch=210, update_step_size=0.02), store, tmp_path / "run")
+    rule = AscentSettings(every="1 epoch", steps=40, batch_size=210, step_size=0.02)
+    train(replace(rule=rule), store, tmp_path / "run")
     for line in metrics(tmp_path / "run"):
         if "update" in line:
             assert line["update"]["kl_after"] < line["update"]["kl_before"]
             assert "taken_back" not in line["update"]
 
 
-@pytest.mark.parametrize(("update", "rule"), [("psvi", PSVI), ("elbo", ELBOAscent)])
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        (PSVISettings(every="1 epoch", steps=5), PSVI),
+        (AscentSettings(every="1 epoch", steps=5, batch_size=25), ELBOAscent),
+    ],
+    ids=["psvi", "ascent"],
+)
 def test_who_is_asked_to_stop_during_an_update_stops_at_once_and_makes_it_later(
-    store, tmp_path, monkeypatch, update, rule
+    store, tmp_path, monkeypatch, settings, rule
 ):
-    config = replace(update=update, update_steps=5)
+    config = replace(rule=settings)
     train(config, store, tmp_path / "whole")
-    take, taken = rule.step, []
+    take, taken = rule.update_step, []
 
     def ask_and_take(*arguments, **keywords):
         taken.append(1)
@@ -585,7 +673,7 @@ def test_who_is_asked_to_stop_during_an_update_stops_at_once_and_makes_it_later(
             signal.raise_signal(signal.SIGTERM)
         return take(*arguments, **keywords)
 
-    monkeypatch.setattr(rule, "step", ask_and_take)
+    monkeypatch.setattr(rule, "update_step", ask_and_take)
     outcomes = [train(config, store, tmp_path / "parts") for _ in range(3)]
     assert [(outcome.state, outcome.step) for outcome in outcomes] == [
         ("stopped", 9),
@@ -600,8 +688,8 @@ def test_who_is_asked_to_stop_during_an_update_stops_at_once_and_makes_it_later(
 
 
 def test_a_run_that_goes_on_in_an_update_gives_signs_of_life(store, tmp_path, monkeypatch):
-    config = replace(update="psvi", update_steps=5, length="1 epoch")
-    take, taken, seen = PSVI.step, [], []
+    config = replace(rule=PSVISettings(every="1 epoch", steps=5), length="1 epoch")
+    take, taken, seen = PSVI.update_step, [], []
 
     def look_and_take(*arguments, **keywords):
         taken.append(1)
@@ -611,7 +699,7 @@ def test_a_run_that_goes_on_in_an_update_gives_signs_of_life(store, tmp_path, mo
         seen.append((tmp_path / "run" / "monitor.prom").exists())
         return take(*arguments, **keywords)
 
-    monkeypatch.setattr(PSVI, "step", look_and_take)
+    monkeypatch.setattr(PSVI, "update_step", look_and_take)
     assert [train(config, store, tmp_path / "run").state for _ in range(2)] == ["stopped", "finished"]
     assert seen[2:] == [True] * 5
 
@@ -620,9 +708,9 @@ def test_an_update_that_breaks_gives_one_line(store, tmp_path, monkeypatch):
     def broken(pseudocoreset, points, weights):
         raise ValueError("points or weights are not finite; a smaller step size may help")
 
-    config = replace(update_steps=2)
-    with RunDirectory(tmp_path / "run") as run, closing(RunRecord(run, Display())) as record:
-        trainer = Trainer(config, Store(store), record)
+    config = replace(rule=PSVISettings(every="1 epoch", steps=2))
+    with RunDirectory(tmp_path / "run") as run, closing(RunReporter(run, Display())) as reporter:
+        trainer = Trainer(config, Store(store), reporter)
         monkeypatch.setattr(Pseudocoreset, "assign", broken)
         with pytest.raises(RunError, match=r"the update .* failed: .*smaller step size"):
             trainer.run()
@@ -630,7 +718,7 @@ def test_an_update_that_breaks_gives_one_line(store, tmp_path, monkeypatch):
 
 def test_a_step_that_is_not_finite_moves_nothing_and_leaves_no_gradient(store):
     source = StoreSource(Store(store).split("train"))
-    step = TrainingStep(replace(update="tracking"), source.split.shape, source)
+    step = TrainingStep.build(replace(rule=TrackingSettings()), source.split.shape, source)
     x = source.read(np.arange(20))
     before = {name: value.clone() for name, value in step.model.state_dict().items()}
     broken = x.clone()
@@ -649,11 +737,12 @@ def test_a_step_that_is_not_finite_moves_nothing_and_leaves_no_gradient(store):
         {"prior": "vamp"},
         {"prior": "exemplar"},
         {"prior": "exemplar", "neighbours": 2},
-        {"update": "psvi"},
-        {"update": "joint"},
-        {"update": "tracking"},
-        {"update": "tracking", "neighbours": 3},
+        {"rule": PSVISettings()},
+        {"rule": JointSettings()},
+        {"rule": TrackingSettings()},
+        {"rule": TrackingSettings(scored_points=300)},
     ],
+    ids=str,
 )
 def test_the_size_of_a_model_is_known_before_it_is_made(changes):
     config = replace(components=1000, **changes)
@@ -663,7 +752,7 @@ def test_the_size_of_a_model_is_known_before_it_is_made(changes):
 
 
 def test_tracked_runs_are_opened_whatever_their_size(store, tmp_path, monkeypatch):
-    monkeypatch.setattr("bype.training.trained._SLACK_BYTES", 20000)
-    config = replace(update="tracking", neighbours=2, components=200, latent_dim=40, length="1 epoch")
+    monkeypatch.setattr("bype.run.opened._SLACK_BYTES", 20000)
+    config = replace(rule=TrackingSettings(scored_points=50), components=200, latent_dim=40, length="1 epoch")
     train(config, store, tmp_path / "run")
     assert len(TrainedRun.open(tmp_path / "run").model.prior.targets) == 200

@@ -12,18 +12,18 @@ from bype.cli.options import UsageError
 _COMMANDS = {
     ("data", "prepare"): ("data", "SOURCE --out STORE", "turn images, arrays or a table into a store"),
     ("data", "check"): ("data", "STORE", "verify a store and show what is in it"),
-    ("recipes",): ("train", "", "list what can be trained"),
-    ("train",): ("train", "RECIPE --data STORE --out RUN", "train a model, or go on with a run"),
-    ("fit",): ("fit", "DATA --out RUN", "all in one go: prepare, train, evaluate, report"),
-    ("evaluate",): ("evaluate", "RUN", "likelihood, prior gap, nearest neighbours, map"),
+    ("recipes",): ("train", "", "list the recipes of bype train"),
+    ("train",): ("train", "[RECIPE] --data STORE --out RUN", "train a model, or resume a run"),
+    ("fit",): ("fit", "DATA --out RUN", "prepare, train, evaluate and report in one go"),
+    ("evaluate",): ("evaluate", "RUN", "measure likelihood, prior gap, kNN accuracy, map"),
     ("augment",): ("augment", "RUN", "train classifiers with generated examples"),
-    ("sample",): ("pictures", "RUN --out PNG", "new examples, also more like one of them"),
-    ("reconstruct",): ("pictures", "RUN --out PNG", "examples beside what the model makes of them"),
-    ("interpolate",): ("pictures", "RUN --out PNG", "the way from one example to another"),
-    ("coreset",): ("pictures", "RUN --out DIR", "the pseudocoreset by weight, and exports of it"),
-    ("embed",): ("embed", "RUN --out DIR", "latent means of a whole store"),
-    ("bench",): ("bench", "--data STORE", "what training costs with each prior on this machine"),
-    ("report",): ("report", "RUN [RUN ...] --out HTML", "one page that shows runs side by side"),
+    ("sample",): ("generate", "RUN --out PNG", "generate examples, also similar to given ones"),
+    ("reconstruct",): ("generate", "RUN --out PNG", "show examples and their reconstructions"),
+    ("interpolate",): ("generate", "RUN --out PNG", "show the way from one example to another"),
+    ("coreset",): ("generate", "RUN --out DIR", "show the pseudocoreset by weight, and export it"),
+    ("embed",): ("embed", "RUN --out DIR", "write the latent means of a whole split"),
+    ("bench",): ("bench", "--data STORE", "time training with each prior on this machine"),
+    ("report",): ("report", "RUN [RUN ...] --out HTML", "show runs side by side on one page"),
 }
 
 
@@ -49,11 +49,11 @@ def _usage() -> str:
     calls = {f"bype {' '.join(name)} {call}".rstrip(): text for name, (_, call, text) in _COMMANDS.items()}
     width = max(map(len, calls))
     lines = "".join(f"  {call:<{width}}  {text}\n" for call, text in calls.items())
-    return f"usage: bype COMMAND ...\n\n{lines}\nEach command explains itself with --help.\n"
+    return f"usage: bype COMMAND ...\n\n{lines}\nAdd --help to a command to see its options.\n"
 
 
 def _guarded(module: str, function: str, words: list[str]) -> int:
-    """Run a command; what went wrong becomes one line. SIGUSR1 shows what every thread is doing."""
+    """Run a command and print an error as one line. SIGUSR1 prints the stack of every thread."""
     faulthandler.register(signal.SIGUSR1, file=2)
     try:
         code: int = getattr(importlib.import_module(f"bype.cli.{module}"), function)(words)
@@ -62,7 +62,7 @@ def _guarded(module: str, function: str, words: list[str]) -> int:
         for line in (error, *getattr(error, "__notes__", ())):
             print(f"bype: {line}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
@@ -75,12 +75,12 @@ def _guarded(module: str, function: str, words: list[str]) -> int:
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """Return the errors that speak to the user, of runs and processes too if a command got as far as loading them."""
+    """Return the errors meant for the user; those of runs and processes only if a command has loaded them."""
     from bype.data.files import FileError
     from bype.data.sources.base import SourceError
-    from bype.training.config import ConfigError
+    from bype.run.config import ConfigError
 
-    homes = {"bype.training.run": "RunError", "bype.distributed": "GroupError"}
+    homes = {"bype.run.directory": "RunError", "bype.distributed": "GroupError"}
     later = [getattr(sys.modules[home], name) for home, name in homes.items() if home in sys.modules]
     return (ConfigError, FileError, SourceError, UsageError, *later)
 

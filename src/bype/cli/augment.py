@@ -1,4 +1,4 @@
-"""Augmentation of classifiers."""
+"""Augmenting the training data of classifiers."""
 
 import statistics
 from dataclasses import dataclass
@@ -10,31 +10,40 @@ from bype.cli.options import MaybePath, RunFolder, UsageError, parse
 @dataclass(frozen=True)
 class _Augment:
     run: RunFolder
-    """the run directory"""
+    """Open this run directory"""
     data: MaybePath = None
-    """another store than the one that the run remembers"""
+    """Use this store instead of the one that the run was trained on"""
     way: Literal["posterior", "prior"] = "posterior"
-    """where latents of generated examples come from: the example's posterior, or the prior's component around it"""
+    """Draw latents of generated examples from the example's posterior, or from the prior's component around it"""
     lambdas: tuple[float, ...] = (0.4, 1.0)
-    """weights of real examples in the loss; with 1 nothing is generated"""
+    """Weight real examples in the loss by each of these in turn; with 1 nothing is generated"""
     seeds: int = 3
-    """classifiers for each weight"""
+    """Train this many classifiers for each weight"""
     epochs: int = 100
-    """of the classifier; the paper takes 100"""
+    """Train each classifier for this many epochs; the paper takes 100"""
     export: MaybePath = None
-    """instead, write a store with one generated example for each training example, with its label"""
+    """Train nothing; write a new store with one generated, labelled example for each training example"""
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """The result of one classifier; a line of the journal."""
+
+    share: float
+    seed: int
+    error: float
 
 
 def augment(words: list[str]) -> int:
     """Train classifiers with generated examples, or write such examples."""
-    options = parse(_Augment, words, "bype augment", "Train classifiers on real and generated examples; it goes on.")
+    what = "Train classifiers on real and generated examples. To resume, run the same command."
+    options = parse(_Augment, words, "bype augment", what)
     from bype.console import progress_bar
-    from bype.data.files import is_number
     from bype.evaluation.augmentation import classifier_error, export_generated
     from bype.evaluation.generation import default_way
     from bype.evaluation.journal import Journal, journal_path
     from bype.evaluation.records import ClassifierError, read_results, write_results
-    from bype.training.trained import TrainedRun
+    from bype.run.opened import TrainedRun
 
     if options.seeds < 1 or options.epochs < 1 or not all(0 <= share <= 1 for share in options.lambdas):
         raise UsageError("take at least one seed and one epoch, and lambdas between 0 and 1")
@@ -54,10 +63,8 @@ def augment(words: list[str]) -> int:
         "epochs": options.epochs,
     }
     found, fingerprint = [], store.manifest.fingerprint
-    with Journal(journal_path(run.folder, "augmentation", identity), identity) as journal:
-        names = {"share", "seed", "error"}
-        entries = [e for e in journal.entries if set(e) == names and all(map(is_number, e.values()))]
-        done = {(entry["share"], entry["seed"]): entry["error"] for entry in entries}
+    with Journal(journal_path(run.folder, "augmentation", identity), identity, _Trained) as journal:
+        done = {(entry.share, entry.seed): entry.error for entry in journal.entries}
         for share in options.lambdas:
             for seed in range(options.seeds):
                 if (share, seed) not in done:
@@ -66,7 +73,7 @@ def augment(words: list[str]) -> int:
                             run, store, options.way, share, epochs=options.epochs, seed=seed, report=report
                         )
                     done[share, seed] = error
-                    journal.write({"share": share, "seed": seed, "error": error})
+                    journal.write(_Trained(share, seed, error))
             errors = [done[share, seed] for seed in range(options.seeds)]
             spread = f" ± {statistics.stdev(errors) / len(errors) ** 0.5:.3f}" if len(errors) > 1 else ""
             print(f"lambda {share:g}: test error {statistics.mean(errors):.3f}{spread} % over {len(errors)} seeds")

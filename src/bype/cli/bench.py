@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class _Bench:
     data: Path
-    """the store to train on"""
+    """Train on this store"""
     repetitions: int = 15
-    """blocks of steps for each configuration, in turn"""
+    """Time this many blocks of steps of each configuration, in turn"""
     components: tuple[int, ...] = (5000, 50000)
-    """also time so many components; more than there are examples are made of copies"""
+    """Also time these numbers of components; if there are more components than examples, examples are copied"""
 
 
 def bench(words: list[str]) -> int:
-    """Print what training costs with one prior and another."""
-    what = "Time training steps of the paper's VAE with each prior, in turn. Nothing else should run meanwhile."
+    """Print what training costs with each prior."""
+    what = "Time training steps of the paper's VAE with each prior. Run nothing else meanwhile."
     options = parse(_Bench, words, "bype bench", what)
     from bype.console import progress_bar
     from bype.data.store import Store
-    from bype.training.bench import components_to_time, machine, priors_to_time, race, update_shares
+    from bype.training.bench import components_to_time, machine, priors_to_time, rule_shares, time_in_turn
 
     if options.repetitions < 1 or any(not 2 <= size <= 10**7 for size in options.components):
         raise UsageError("--repetitions must be at least 1, and --components between 2 and ten million")
@@ -38,10 +38,10 @@ def bench(words: list[str]) -> int:
         ("tracking with", components_to_time(options.components)),
     ):
         with progress_bar(title) as report:
-            timings = list(race(configs, store, options.repetitions, report))
+            timings = list(time_in_turn(configs, store, options.repetitions, report))
         print("\n".join(_table(title, timings)) + "\n")
-    print("| rule | share of the training time, apart from gradients that the network shares |\n| --- | --- |")
-    for name, share in update_shares(store, options.repetitions):
+    print("| rule | share of the training time, without gradients shared with the network |\n| --- | --- |")
+    for name, share in rule_shares(store, options.repetitions):
         print(f"| {name} | {100 * share:.1f}% |")
     return 0
 

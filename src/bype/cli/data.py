@@ -19,25 +19,29 @@ _WIDEST = 100
 @dataclass(frozen=True)
 class _Prepare:
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-    """a folder of images (folders in it are classes), a folder with the files of MNIST, Fashion-MNIST or CIFAR-10, a
-    .npy, .npz, .csv or .parquet file or a folder of the last, or hf:OWNER/NAME@REVISION on the Hugging Face hub"""
+    """Read one of these:
+    a folder of images; each folder in it is a class
+    a folder with files of MNIST, Fashion-MNIST, CIFAR-10
+    a .npy, .npz, .csv or .parquet file
+    a folder of .parquet files
+    hf:OWNER/NAME@REVISION on Hugging Face"""
     out: Path
-    """the store to make; it must not exist"""
+    """Write the store here; it must not exist yet"""
     size: MaybeCount = None
-    """resize images to so many pixels in height and width, cutting off what is not square"""
+    """Crop images to a square, and resize them to N x N pixels"""
     label: MaybeName = None
-    """the column of a table that holds the label; in parquet the one called label if left out"""
+    """Take labels from this column of a table; in parquet the default is the column called label"""
     validation: MaybeNumber = None
-    """examples to set apart for validation: a number, or below 1 a share"""
+    """Set apart this many examples for validation; below 1, this share of them"""
     test: MaybeNumber = None
-    """the same for test"""
+    """Set apart this many examples for test; below 1, this share of them"""
     seed: int = 0
-    """for which ones are set apart"""
+    """Set the seed that decides which examples are set apart"""
 
 
 def data_prepare(words: list[str]) -> int:
     """Make a store."""
-    options = parse(_Prepare, words, "bype data prepare", "Turn what you have into a store.")
+    options = parse(_Prepare, words, "bype data prepare", "Turn images, arrays or a table into a store.")
     from bype.console import progress_bar
     from bype.data.prepare import prepare
     from bype.data.sources import SourceOptions
@@ -59,7 +63,7 @@ def data_prepare(words: list[str]) -> int:
 
 
 def say_skipped(skipped: Sequence[str]) -> None:
-    """Say what could not be read, and why: the first twenty, and how many more."""
+    """Print what could not be read, and why: the first twenty, and how many more."""
     for line in skipped[:20]:
         print(f"skipped {line}", file=sys.stderr)
     if len(skipped) > 20:
@@ -67,8 +71,8 @@ def say_skipped(skipped: Sequence[str]) -> None:
 
 
 def warn_of_scales(store: "Store") -> None:
-    """Say so if some columns of a table would drown the others."""
-    from bype.training.rows import spread_rows
+    """Warn if one column of a table has a much larger scale than others."""
+    from bype.data.examples import spread_rows
 
     split = store.split("train")
     if len(split.shape) == 3:
@@ -76,21 +80,21 @@ def warn_of_scales(store: "Store") -> None:
     spread = split.read(spread_rows(len(split), 1000)).std(0)
     if spread.max() > _WIDEST * spread[spread > 0].min(initial=spread.max()):
         print(
-            f"warning: column {spread.argmax() + 1} spreads more than {_WIDEST} times as wide as others, and the model "
-            f"will look at it alone; bring columns to a common scale first"
+            f"warning: column {spread.argmax() + 1} spreads more than {_WIDEST} times as wide as another, so that the "
+            f"model learns little else; bring all columns to a common scale"
         )
 
 
 @dataclass(frozen=True)
 class _Check:
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="STORE")]
-    """the store"""
+    """Check this store"""
     sheet: MaybePath = None
-    """write a contact sheet of images of each class to this PNG file"""
+    """Write some images of each class to this .png file"""
 
 
 def data_check(words: list[str]) -> int:
-    """Look at a store."""
+    """Check a store."""
     options = parse(_Check, words, "bype data check", "Verify a store and show what is in it.")
     from bype.data.check import check, contact_sheet
     from bype.data.store import Store

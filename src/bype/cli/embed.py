@@ -1,4 +1,4 @@
-"""Embedding a whole store."""
+"""Embedding a whole split."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,31 +10,31 @@ from bype.cli.options import MaybeName, MaybePath, RunFolder, UsageError, parse,
 @dataclass(frozen=True)
 class _Embed:
     run: RunFolder
-    """the run directory"""
+    """Open this run directory"""
     out: Path
-    """a folder for parts of 16,384 rows, part-000000.npz and so on: ids, means and labels"""
+    """Write part-000000.npz and so on to this folder: ids, means and labels of 16,384 examples each"""
     data: MaybePath = None
-    """another store than the one that the run remembers"""
+    """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None
-    """test if left out, or what there is"""
+    """Choose the split; if left out, test, or else validation, or else train"""
     format: Literal["npz", "parquet"] = "npz"
-    """of the parts"""
+    """Choose the file format of the parts"""
     samples: int = 0
-    """also estimate the log-likelihood of each example, with so many draws"""
+    """Also estimate the log-likelihood of each example, with this many draws"""
     device: str = "cpu"
-    """what computes: cpu, or cuda for a GPU"""
+    """Compute on cpu, or on cuda for a GPU"""
     shard: Annotated[str | None, quiet("I/N")] = None
-    """such as 2/8: be the third of eight workers, started in any way; under torchrun leave it out"""
+    """Do the part of worker I of N, counted from 0, such as 2/8; leave it out under torchrun"""
 
 
 def embed(words: list[str]) -> int:
     """Write latent means."""
-    options = parse(_Embed, words, "bype embed", "Write latent means; interrupted, the same command goes on.")
+    options = parse(_Embed, words, "bype embed", "Write latent means. To resume, run the same command.")
     from bype.console import progress_bar
     from bype.distributed import device_named, place_among_processes
     from bype.evaluation.embedding import EmbeddingOptions, embed_split
     from bype.evaluation.evaluate import default_split
-    from bype.training.trained import TrainedRun
+    from bype.run.opened import TrainedRun
 
     shard = place_among_processes() if options.shard is None else _shard(options.shard)
     if options.samples < 0:
@@ -49,12 +49,12 @@ def embed(words: list[str]) -> int:
     if found.num_done == found.num_parts:
         print(f"{len(split):,} latent means of {run.config.latent_dim} dimensions in {options.out}, {parts}")
     else:
-        print(f"shard {shard[0]}/{shard[1]} is done; of {parts} in {options.out}, {found.num_done} are there by now")
+        print(f"shard {shard[0]}/{shard[1]} is done; {found.num_done} of {parts} are in {options.out} so far")
     return 0
 
 
 def _shard(text: str) -> tuple[int, int]:
     number, _, count = text.partition("/")
     if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
-        raise UsageError(f"--shard is a number from 0 and how many there are, such as 2/8, not {text!r}")
+        raise UsageError(f"--shard must be I/N with I from 0 to N - 1, such as 2/8, not {text!r}")
     return int(number), int(count)

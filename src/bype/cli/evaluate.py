@@ -11,51 +11,51 @@ if TYPE_CHECKING:
     from bype.evaluation.records import Estimate, Evaluation
 
 
-_FEW = 3
-"""An estimate that rests on fewer effective draws is not to be believed."""
+_FEW = 10
+"""Below this effective sample size an estimate is too high by more than its error: large weights are missing."""
 _LONGEST_BLOCK = 6 * 3600.0
-"""Seconds for which processes wait for each other: a block of images may take many minutes with a large network."""
+"""How many seconds processes wait for each other: a block of examples may take many minutes with a large network."""
 
 
 @dataclass(frozen=True)
 class _Evaluate:
     run: RunFolder
-    """the run directory"""
+    """Open this run directory"""
     data: MaybePath = None
-    """another store than the one that the run remembers"""
+    """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None
-    """test if left out, or what there is"""
+    """Choose the split; if left out, test, or else validation, or else train"""
     samples: int = 5000
-    """draws for each example to estimate its likelihood; 0 to leave that out"""
+    """Estimate the likelihood of each example with this many draws; skip this if 0"""
     images: MaybeCount = None
-    """take only so many examples for the likelihood, evenly spread over the split"""
+    """Estimate the likelihood of N examples only, spread evenly over the split"""
     rows: int = 2048
-    """decode at most so many latents at once; memory grows with it"""
+    """Decode at most this many latents at once; more need more memory"""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """of the networks; the lower one is faster on some machines, and its difference is measured"""
+    """Choose the precision of the networks; bfloat16 is faster on some machines, and the difference is measured"""
     no_map: bool = False
-    """leave out the t-SNE map"""
+    """Leave out the t-SNE map"""
     device: str = "cpu"
-    """what computes: cpu, or cuda for a GPU"""
+    """Compute on cpu, or on cuda for a GPU"""
     seed: int = 0
-    """of the draws"""
+    """Set the seed of all random numbers"""
 
 
 def evaluate(words: list[str]) -> int:
     """Measure a run on a split."""
-    options = parse(_Evaluate, words, "bype evaluate", "Measure a run; interrupted, the same command goes on.")
+    options = parse(_Evaluate, words, "bype evaluate", "Measure a run. To resume, run the same command.")
     from bype.console import progress_bar
     from bype.distributed import device_named, open_group, place_among_processes
     from bype.evaluation.density import DensityOptions
     from bype.evaluation.evaluate import assist, default_split
     from bype.evaluation.evaluate import evaluate as measure
-    from bype.training.trained import TrainedRun
+    from bype.run.opened import TrainedRun
 
     if options.samples < 0 or options.rows < 1 or (options.images is not None and options.images < 1):
         raise UsageError("--samples must not be negative, --images and --rows at least 1")
     run = TrainedRun.open(options.run, options.data, device_named(options.device))
     if place_among_processes()[0] == 0 and not os.access(options.run, os.W_OK):
-        raise UsageError(f"cannot write to {options.run}, where the results go; copy the run to a place of your own")
+        raise UsageError(f"cannot write to {options.run}, where the results go; copy the run to a folder that is yours")
     density = None
     if options.samples:
         density = DensityOptions(options.samples, options.images, options.rows, options.precision, options.seed)
@@ -69,12 +69,12 @@ def evaluate(words: list[str]) -> int:
         found = measure(run, split, data=options.data, density=density, with_map=shown, stage=progress_bar, group=group)
     for line in describe(found):
         print(line)
-    print(f"written to {options.run / 'evaluation.json'}; a page of it: bype report {options.run} --out report.html")
+    print(f"written to {options.run / 'evaluation.json'}; to see it: bype report {options.run} --out report.html")
     return 0
 
 
 def describe(found: "Evaluation") -> Iterator[str]:
-    """Say in lines what an evaluation found."""
+    """Describe in lines what an evaluation found."""
     yield f"{found.split} split of {found.source}, model of step {found.step}"
     if density := found.density:
         unit = "nats per example" + (", the paper's scale, not normalised" if density.scale == "unnormalised" else "")
@@ -87,11 +87,9 @@ def describe(found: "Evaluation") -> Iterator[str]:
             f"median {density.median_effective_sample_size:.0f}, smallest {density.smallest_effective_sample_size:.1f}"
         )
         if density.median_effective_sample_size < _FEW:
-            yield "  so few draws decide that the value is too high; take more --samples, or train longer"
-        if density.neglected:
-            yield f"  far components left out could lower it by {density.neglected:.2g} at most"
+            yield "  this sample size is small: the value is too high by more than its error; take more --samples"
         if density.precision_difference is not None:
-            yield f"  {density.precision}: larger than float32 by {density.precision_difference:+.4f} on the same draws"
+            yield f"  {density.precision}: {density.precision_difference:+.4f} against float32 with the same draws"
         if density.scale == "unnormalised" and density.normalised is not None:
             yield f"  normalised (Gaussian of variance 1/2) {density.normalised:.3f} nats per example"
         if density.bits_per_dimension is not None:

@@ -1,4 +1,4 @@
-"""Examples that a user names, and files that they go to."""
+"""Reading the examples that a user names, and writing examples to files."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from bype.cli.options import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bype.training.trained import TrainedRun
+    from bype.run.opened import TrainedRun
 
 
 def named_examples(
@@ -17,20 +17,20 @@ def named_examples(
 ) -> "Tensor":
     """Return the examples (n, *data_shape) that a user names, by row number of a split or as image files.
 
-    If none is named, the first ``most`` rows.
+    If none is named, return the first ``most`` rows.
     """
     import numpy as np
     import torch
 
-    from bype.data.sources.pictures import read_picture
+    from bype.data.examples import StoreSource, as_model_input
+    from bype.data.sources.image_files import read_image_file
     from bype.evaluation.evaluate import default_split
-    from bype.pictures import is_picture
-    from bype.training.examples import StoreSource, as_model_input
+    from bype.plates import is_image_shape
 
     chosen = None
     for name in names:
         if re.fullmatch(r"-[0-9]+", name):
-            raise UsageError(f"rows are counted from 0; there is none {name}")
+            raise UsageError(f"rows are counted from 0; there is no row {name}")
     if not names or any(name.isdigit() for name in names):
         store = run.store(data)
         chosen = store.split(split or default_split(store))
@@ -41,26 +41,26 @@ def named_examples(
             if int(name) >= len(chosen):
                 raise UsageError(f"split {chosen.name} has rows 0 to {len(chosen) - 1}, not {name}")
             return StoreSource(chosen).read(np.array([int(name)]))[0]
-        if not is_picture(run.data.shape):
-            raise UsageError(f"{name!r} is no row number; this run was trained on features, name a row of its store")
-        return as_model_input(torch.from_numpy(read_picture(Path(name), run.data.shape).copy()))
+        if not is_image_shape(run.data.shape):
+            raise UsageError(f"{name!r} is not a row number; this run was trained on features: name a row of its store")
+        return as_model_input(torch.from_numpy(read_image_file(Path(name), run.data.shape).copy()))
 
     return torch.stack([example(name) for name in names])
 
 
 def save_lines(lines: "list[Tensor]", out: Path, shape: tuple[int, ...]) -> None:
-    """Write lines of examples, each (n, *shape): a plate as .png, or one after the other as .npy or .csv."""
+    """Write lines of examples, each (n, *shape): a plate as .png, or all examples in order as .npy or .csv."""
     import numpy as np
 
-    from bype.pictures import is_picture, plate, png, to_bytes
+    from bype.plates import is_image_shape, plate, png, to_bytes
 
     arrays = [line.cpu().numpy() for line in lines]
-    if out.suffix == ".png" and is_picture(shape):
+    if out.suffix == ".png" and is_image_shape(shape):
         out.write_bytes(png(plate([to_bytes(line) for line in arrays]), scale=max(1, 96 // shape[-1])))
     elif out.suffix == ".npy":
         np.save(out, np.concatenate(arrays).astype(np.float32))
     elif out.suffix == ".csv" and len(shape) == 1:
         np.savetxt(out, np.concatenate(arrays), delimiter=",", fmt="%.7g")
     else:
-        kinds = ".png or .npy" if is_picture(shape) else ".csv or .npy" if len(shape) == 1 else ".npy"
+        kinds = ".png or .npy" if is_image_shape(shape) else ".csv or .npy" if len(shape) == 1 else ".npy"
         raise UsageError(f"cannot write examples of shape {shape} to {out}; choose a name that ends in {kinds}")

@@ -1,4 +1,4 @@
-"""From what a user has to a page, in one go."""
+"""From the data of a user to a report, in one go."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import tyro
 from bype.cli.data import say_skipped, warn_of_scales
 from bype.cli.evaluate import describe
 from bype.cli.options import MaybeCount, MaybeName, UsageError, parse
-from bype.training.config import TrainingConfig
+from bype.run.config import TrainingConfig
 
 if TYPE_CHECKING:
     from bype.data.store import Store
@@ -23,22 +23,22 @@ _DRAWS, _IMAGES = 500, 500
 @dataclass(frozen=True)
 class _Fit:
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
-    """what bype data prepare takes, or a store"""
+    """Read a store, or what bype data prepare can read"""
     out: Path
-    """the run directory; the store and the report go into it too"""
+    """Write the run, the store and the report to this folder"""
     minutes: float = 2.5
-    """to train, about (at least 4 epochs, at most 500); preparing, evaluating and the report come on top"""
+    """Train for about this long (4 to 500 epochs); preparing, evaluating and reporting take extra time"""
     size: MaybeCount = None
-    """height and width to resize images to; 64 if they are larger or differ"""
+    """Crop images to a square, and resize them to N x N pixels; to 64 if they are larger or differ"""
     label: MaybeName = None
-    """the column of a table that holds the label"""
+    """Take labels from this column of a table"""
     seed: int = 0
-    """of all randomness"""
+    """Set the seed of all random numbers"""
 
 
 def fit(words: list[str]) -> int:
     """Prepare, train, evaluate and report."""
-    options = parse(_Fit, words, "bype fit", "Prepare, train, evaluate and report; interrupted, it goes on.")
+    options = parse(_Fit, words, "bype fit", "Prepare, train, evaluate, report. To resume, run the same command.")
     if options.minutes <= 0:
         raise UsageError("--minutes must be positive")
     from bype.console import progress_bar
@@ -49,15 +49,15 @@ def fit(words: list[str]) -> int:
     from bype.evaluation.records import read_results
     from bype.report.contents import gather
     from bype.report.page import render
+    from bype.run.directory import read_config
+    from bype.run.opened import TrainedRun
+    from bype.training.display import display_here
     from bype.training.loop import train
-    from bype.training.progress import display_here
-    from bype.training.run import read_config
-    from bype.training.trained import TrainedRun
 
     if place_among_processes()[1] > 1:
         raise UsageError("bype fit is for one process; under torchrun use bype data prepare, train and evaluate")
     if (options.out / "store").exists() or (options.out / "config.json").exists():
-        print(f"going on with {options.out}, its data and settings; for others choose another --out")
+        print(f"resuming {options.out} with its data and settings; for others choose another --out")
     store = _store(options)
     warn_of_scales(store)
     if (options.out / "config.json").exists():
@@ -67,7 +67,7 @@ def fit(words: list[str]) -> int:
     print(f"training a {config.network} with {config.components} pseudo-points for {config.length}")
     outcome = train(config, store.folder, options.out, display_here())
     if outcome.state == "stopped":
-        print(f"stopped at step {outcome.step}. The same command goes on.")
+        print(f"stopped at step {outcome.step}. To resume, run the same command.")
         return 128 + (outcome.signal or 0)
     run = TrainedRun.open(options.out)
     known = read_results(options.out).find(store.manifest.fingerprint, default_split(store))
@@ -78,12 +78,12 @@ def fit(words: list[str]) -> int:
         print(line)
     page = options.out / "report.html"
     write_atomic(page, render([gather(options.out, options.out.absolute().name)]).encode())
-    print(f"\nopen {page.absolute()} in a browser\n\nand try next:")
+    print(f"\nopen {page.absolute()} in a browser\n\nthen try:")
     plate = "more.png" if len(run.data.shape) == 3 else "more.csv"
     print(f"  bype sample {options.out} --like 0 --count 9 --out {plate}")
     print(f"  bype coreset {options.out} --out coreset")
     print(f"  bype embed {options.out} --out embedding")
-    print(f"  bype evaluate {options.out}                 # all examples, 5,000 draws each: slower, and sharper")
+    print(f"  bype evaluate {options.out}                 # all examples, 5,000 draws each: slower, and more exact")
     return 0
 
 
@@ -96,7 +96,7 @@ def _store(options: _Fit) -> "Store":
 
     if (Path(options.data) / "manifest.json").exists():
         if options.size is not None or options.label is not None:
-            raise UsageError("a store is prepared already; leave --size and --label out")
+            raise UsageError("a store is prepared already; leave out --size and --label")
         return Store(options.data)
     folder = options.out / "store"
     if folder.exists():
@@ -110,7 +110,7 @@ def _store(options: _Fit) -> "Store":
     except DifferentSizesError:
         is_large = True
     if is_large and options.size is None:
-        print(f"images are resized and cropped to {_LARGEST_SIDE} x {_LARGEST_SIDE} pixels; --size chooses otherwise")
+        print(f"images are cropped and resized to {_LARGEST_SIDE} x {_LARGEST_SIDE} pixels; --size sets another size")
         chosen = dataclasses.replace(chosen, size=_LARGEST_SIDE)
     options.out.mkdir(parents=True, exist_ok=True)
     with progress_bar("preparing") as report:
@@ -135,7 +135,6 @@ def _config(store: "Store", minutes: float, seed: int) -> TrainingConfig:
         likelihood="squared-error" if is_image else "learned-gaussian",
         learning_rate=1e-3,
         patience="0 epochs",
-        update="tracking",
         seed=seed,
     )
     epochs = min(500, max(4, round(60 * minutes / seconds_per_epoch(draft, store))))

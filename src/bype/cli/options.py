@@ -1,4 +1,4 @@
-"""What the commands have in common."""
+"""What all commands share."""
 
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -9,7 +9,7 @@ Options = TypeVar("Options")
 
 
 def quiet(metavar: str) -> object:
-    """Name an option's value, and say nothing of a default that is nothing."""
+    """Name an option's value, and do not show its default, which is None or empty."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
 
 

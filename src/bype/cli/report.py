@@ -6,17 +6,17 @@ from typing import Annotated
 
 import tyro
 
-from bype.cli.options import MaybePath, UsageError, parse
+from bype.cli.options import MaybePath, UsageError, parse, quiet
 
 
 @dataclass(frozen=True)
 class _Report:
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
-    """run directories; several are shown side by side"""
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, quiet("RUN [RUN ...]")]
+    """Show these run directories; several are shown side by side"""
     out: Path
-    """the page, one file that needs nothing else"""
+    """Write the page to this .html file, which needs no other file"""
     data: MaybePath = None
-    """where the store that a run was trained on is, if it has moved"""
+    """Look here for the store that the runs were trained on, if it has moved"""
 
 
 def report(words: list[str]) -> int:
@@ -29,7 +29,7 @@ def report(words: list[str]) -> int:
     if not options.runs:
         raise UsageError("name at least one run: bype report RUN --out report.html")
     if options.out.suffix not in (".html", ".htm"):
-        raise UsageError(f"{options.out} is a page: choose a name that ends in .html")
+        raise UsageError(f"cannot write a page to {options.out}; choose a name that ends in .html")
     names = _names(options.runs)
     contents = [gather(folder, name, options.data) for folder, name in zip(options.runs, names, strict=True)]
     page = render(contents)

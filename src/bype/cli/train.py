@@ -3,14 +3,15 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
 from bype.cli.data import warn_of_scales
 from bype.cli.options import parse
 from bype.paper.recipes import RECIPES, recipe_named
-from bype.training.config import ConfigError, TrainingConfig
+from bype.pseudocoreset.settings import SETTINGS, RuleSettings
+from bype.run.config import ConfigError, PriorName, TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class _NoOptions:
 
 def recipes(words: list[str]) -> int:
     """List the recipes."""
-    parse(_NoOptions, words, "bype recipes", "List what can be trained.")
+    parse(_NoOptions, words, "bype recipes", "List the recipes of bype train.")
     width = max(map(len, RECIPES))
     for recipe in RECIPES.values():
         print(f"{recipe.name:<{width}}  {recipe.description}")
@@ -28,62 +29,90 @@ def recipes(words: list[str]) -> int:
 
 
 def _train_options(base: TrainingConfig, hide_advanced: bool) -> type[Any]:
-    """Return the options of ``bype train``: one flag for each field of the config, with the recipe's defaults."""
+    """Return the options of ``bype train``: a flag for each field of the config and of its rule."""
     fields: list[tuple[str, Any, Any]] = [
-        ("data", Annotated[Path, tyro.conf.arg(help="the store to train on")], dataclasses.field()),
-        (
-            "out",
-            Annotated[Path, tyro.conf.arg(help="the run directory; if a run is there, it goes on")],
-            dataclasses.field(),
-        ),
-        (
-            "device",
-            Annotated[str, tyro.conf.arg(help="what computes: cpu, or cuda for a GPU; a run may go on on another one")],
-            dataclasses.field(default="cpu"),
-        ),
-        (
-            "print_config",
-            Annotated[bool, tyro.conf.arg(help="print the config and leave")],
-            dataclasses.field(default=False),
-        ),
-        (
-            "dry_run",
-            Annotated[bool, tyro.conf.arg(help="say how large and how long, and leave")],
-            dataclasses.field(default=False),
-        ),
+        _flag("data", Path, "Train on this store"),
+        _flag("out", Path, "Write to this run directory; resume if it holds a run"),
+        _flag("device", str, "Compute on cpu, or on cuda for a GPU; a run may resume on another device", "cpu"),
+        _flag("print_config", bool, "Print the config and stop", False),
+        _flag("dry_run", bool, "Print the size of the model and the time that training takes, and stop", False),
     ]
     for field in dataclasses.fields(TrainingConfig):
-        marks: tuple[Any, ...] = (tyro.conf.arg(help=field.metadata["help"]),)
-        if field.metadata["advanced"] and hide_advanced:
-            marks = (*marks, tyro.conf.Suppress)
-        if field.type is bool:
-            marks = (*marks, tyro.conf.FlagConversionOff)
-        annotated = Annotated.__class_getitem__((field.type, *marks))  # type: ignore[attr-defined]
-        fields.append((field.name, annotated, dataclasses.field(default=getattr(base, field.name))))
+        if field.name == "rule":
+            fields += _rule_flags(base.rule, hide_advanced)
+            continue
+        marks: list[Any] = [tyro.conf.Suppress] if field.metadata["advanced"] and hide_advanced else []
+        marks += [tyro.conf.FlagConversionOff] if field.type is bool else []
+        fields.append(_flag(field.name, field.type, field.metadata["help"], getattr(base, field.name), *marks))
     return dataclasses.make_dataclass("_Train", fields, frozen=True)
 
 
+def _rule_flags(rule: RuleSettings | None, hide_advanced: bool) -> list[tuple[str, Any, Any]]:
+    """Return ``--rule``, and a flag ``--rule-NAME`` for each setting of that rule."""
+    if rule is None:
+        return []
+    flags = [_flag("rule", Literal[tuple(SETTINGS)], "Choose the rule that moves the pseudocoreset", rule.name)]
+    marks = [tyro.conf.Suppress] if hide_advanced else []
+    for field in dataclasses.fields(rule):
+        if field.name != "name":
+            value = getattr(rule, field.name)
+            flags.append(_flag(f"rule_{field.name}", field.type, field.metadata["help"], value, *marks))
+    return flags
+
+
+def _flag(name: str, kind: Any, text: str, default: Any = dataclasses.MISSING, *marks: Any) -> tuple[str, Any, Any]:
+    # Do not show a default that is None.
+    described = tyro.conf.arg(help=text, help_behavior_hint="" if default is None else None)
+    annotated = Annotated.__class_getitem__((kind, described, *marks))  # type: ignore[attr-defined]
+    return name, annotated, dataclasses.field(default=default)
+
+
+def _with_rule_of(base: TrainingConfig, words: list[str]) -> TrainingConfig:
+    """Return the config with the prior and the rule that the words name, whose settings then have flags."""
+    asked = {
+        flag: words[place + 1] if word == flag else word.removeprefix(f"{flag}=")
+        for flag in ("--prior", "--rule")
+        for place, word in enumerate(words)
+        if word.startswith(f"{flag}=") or (word == flag and place + 1 < len(words))
+    }
+    prior: Any = asked.get("--prior", base.prior)
+    rule = asked.get("--rule")
+    if prior in get_args(PriorName) and prior != base.prior:
+        base = dataclasses.replace(base, prior=prior, rule=None)
+    if rule in SETTINGS and base.rule is not None and rule != base.rule.name:
+        base = dataclasses.replace(base, rule=SETTINGS[rule]())
+    return base
+
+
+def _config(options: Any, base: TrainingConfig) -> TrainingConfig:
+    fields: dict[str, Any] = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(base)}
+    try:
+        if base.rule is not None:
+            names = [field.name for field in dataclasses.fields(base.rule) if field.name != "name"]
+            settings = {name: getattr(options, f"rule_{name}") for name in names}
+            fields["rule"] = dataclasses.replace(base.rule, **settings)
+        return TrainingConfig(**fields)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
 def train(words: list[str]) -> int:
-    """Train, or go on with a run."""
+    """Train, or resume a run."""
     show_all = "--help-all" in words
     words = ["--help" if word == "--help-all" else word for word in words]
     wants_help = bool({"-h", "--help"} & set(words))
     name = words.pop(0) if words and not words[0].startswith("-") else None
-    if name is None and not wants_help:
-        raise ConfigError("say what to train: bype train RECIPE --data DIR --out RUN; bype recipes lists them")
-    base = recipe_named(name).config if name else TrainingConfig()
+    base = _with_rule_of(recipe_named(name).config if name else TrainingConfig(), words)
     if "--print-config" in words:  # needs neither data nor out
         words += [] if "--data" in words else ["--data", "."]
         words += [] if "--out" in words else ["--out", "."]
-    whose = f"of {name}" if name else "of the paper's VAE; name a recipe for its own"
-    description = f"Train a model, or go on with the run in --out. Defaults are those {whose}." + (
-        "" if show_all else " --help-all shows every flag."
+    whose = f"of {name}" if name else "of a VAE with a tracked pseudocoreset; a recipe has its own"
+    description = f"Train a model, or resume the run in --out.\n\nDefaults are those {whose}." + (
+        "" if show_all else "\n\nTo see all options, use --help-all."
     )
     options_class = _train_options(base, hide_advanced=wants_help and not show_all)
-    options = parse(options_class, words, "bype train RECIPE", description)
-    config = TrainingConfig(
-        **{field.name: getattr(options, field.name) for field in dataclasses.fields(TrainingConfig)}
-    )
+    options = parse(options_class, words, "bype train [RECIPE]", description)
+    config = _config(options, base)
     if options.print_config:
         from bype.data.files import to_json
 
@@ -98,7 +127,7 @@ def train(words: list[str]) -> int:
     from bype.data.store import Store
     from bype.distributed import device_named, open_group
     from bype.training import loop
-    from bype.training.progress import display_here
+    from bype.training.display import display_here
 
     device = device_named(options.device)
     with open_group(device=device) as group:
@@ -110,7 +139,7 @@ def train(words: list[str]) -> int:
         return 0 if outcome.state == "finished" else 128 + (outcome.signal or 0)
     best = "" if outcome.best is None else f"; best validation -ELBO {outcome.best:.3f} nats per example"
     if outcome.state == "stopped":
-        print(f"stopped at step {outcome.step}{best}. The same command goes on.")
+        print(f"stopped at step {outcome.step}{best}. To resume, run the same command.")
         return 128 + (outcome.signal or 0)
     place = options.out / ("checkpoints" if outcome.best is None else "best")
     print(f"finished at step {outcome.step}{best}. The model is in {place}")

@@ -1,4 +1,4 @@
-"""Look at a store: whether it is whole, and what is in it."""
+"""Checking a store: whether it is complete, and what is in it."""
 
 from collections.abc import Iterator
 
@@ -8,14 +8,14 @@ from PIL import Image
 
 from bype.data.manifest import StoreError
 from bype.data.store import Store
-from bype.pictures import is_picture, plate
+from bype.plates import is_image_shape, plate
 
 _CHUNK_ROWS = 4096
 _SHEET_COLUMNS = 10
 
 
 def check(store: Store) -> Iterator[str]:
-    """Verify the checksums, then say in lines what the store holds."""
+    """Verify the checksums, then describe in lines what the store holds."""
     store.verify()
     manifest = store.manifest
     yield f"{store.folder}: {manifest.source}; all checksums match"
@@ -38,10 +38,10 @@ def check(store: Store) -> Iterator[str]:
 
 
 def contact_sheet(store: Store) -> Image.Image:
-    """Return the first images of each class, a row for each; without labels, the first hundred."""
+    """Return the first images of each class, a line for each class; without labels, the first hundred."""
     split = store.split("train")
-    if not is_picture(split.shape):
-        raise StoreError(f"{store.folder} holds no pictures to look at, but rows of shape {split.shape}")
+    if not is_image_shape(split.shape):
+        raise StoreError(f"{store.folder} has no images to show, its examples have the shape {split.shape}")
     return plate([split.read(rows) for rows in _chosen_rows(store)])
 
 

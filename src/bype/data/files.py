@@ -9,44 +9,42 @@ from pathlib import Path
 from typing import Any
 
 MAX_JSON_BYTES = 2**23
-_LARGEST_NUMBER = 1e100
-
 
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Opens a file of a stranger: no link is followed, and a pipe in its place does not block."""
+"""Opens an untrusted file: follows no link, and does not block on a pipe in its place."""
 WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Opens a file for writing, but never one that a link leads to; a pipe in its place does not block."""
+"""Opens a file for writing: follows no link, and does not block on a pipe in its place."""
 
 
 class FileError(ValueError):
     """A file that cannot be used, and why."""
 
 
-def is_number(value: Any) -> bool:
-    """Tell whether a value of JSON is a number as float32 data can give it, with room for arithmetic."""
-    return type(value) in (int, float) and abs(value) < _LARGEST_NUMBER
-
-
 def parse_json(text: bytes) -> Any:
-    """Read JSON that may come from a stranger."""
+    """Read JSON that is not trusted."""
     try:
         return json.loads(text.decode())
     except (ValueError, RecursionError) as error:
-        raise FileError(f"no valid JSON: {error}") from error
+        raise FileError(f"not valid JSON: {error}") from error
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """Read a file of bounded size."""
+    try:
+        with os.fdopen(os.open(path, READ_FLAGS), "rb") as file:
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    if len(content) > max_bytes:
+        raise FileError(f"{path} is larger than the {max_bytes:,} bytes allowed")
+    return content
 
 
 def read_json(path: Path) -> Any:
     """Read a JSON file of bounded size."""
+    content = read_bounded(path, MAX_JSON_BYTES)
     try:
-        descriptor = os.open(path, READ_FLAGS)
-        with os.fdopen(descriptor, "rb") as file:
-            text = file.read(MAX_JSON_BYTES + 1)
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}") from error
-    if len(text) > MAX_JSON_BYTES:
-        raise FileError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB")
-    try:
-        return parse_json(text)
+        return parse_json(content)
     except FileError as error:
         raise FileError(f"{path}: {error}") from error
 
@@ -60,16 +58,16 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def write_atomic(path: Path, content: bytes, before_replace: Callable[[], None] = lambda: None) -> None:
-    """Replace a file in one step: a reader sees the old content or the new one, whatever happens.
+    """Replace a file in one step: a reader sees the old content or the new one, even after a crash.
 
-    Several processes may do so at once; each has a partial file of its own.
+    Several processes may do so at once; each writes its own partial file.
 
     Parameters
     ----------
     path, content
         What to write.
     before_replace
-        Called when all is written and not yet in its place; an error leaves it out.
+        Called when all is written, just before it replaces the file; if it raises, nothing is replaced.
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "No such folder", str(path.parent))

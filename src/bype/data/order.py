@@ -1,7 +1,7 @@
 """The order in which examples are seen: a pure function of (seed, epoch, position), in constant memory.
 
-Nothing is stored or carried along, so any process can ask for any part of any epoch's order, and a run that is
-continued sees what it would have seen.
+Nothing is stored, so any process can ask for any part of any epoch's order, and a resumed run sees the same
+examples as one that was never interrupted.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ Rows = NDArray[np.int64]
 _Words = NDArray[np.uint64]
 
 _SORTED_BELOW = 1024
-"""Domains smaller than this are shuffled by sorting, since a Feistel network on few bits mixes badly."""
+"""Domains smaller than this are shuffled by sorting, because a Feistel network on few bits mixes badly."""
 _NUM_ROUNDS = 8
 
 
@@ -105,7 +105,7 @@ class KeyedPermutation:
 
 @dataclass(frozen=True)
 class Window:
-    """Rows that are shuffled among each other."""
+    """Rows that are shuffled together."""
 
     number: int
     stop: int
@@ -117,7 +117,7 @@ class Window:
 class Order:
     """The order of all examples in each epoch, shuffled in two levels.
 
-    Blocks of neighbouring rows are permuted; then the rows are permuted inside windows of so many blocks. A window
+    Blocks of neighbouring rows are permuted; then the rows are permuted inside windows of a few blocks. A window
     that holds all blocks is a full shuffle. A smaller one lets a disk read whole blocks in sequence.
 
     Parameters

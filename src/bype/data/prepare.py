@@ -22,7 +22,7 @@ class Prepared:
 
 
 def prepare(
-    source: Path | str,
+    source: Path | str | Source,
     out: Path,
     options: SourceOptions = SourceOptions(),  # noqa: B008 - frozen
     *,
@@ -31,24 +31,24 @@ def prepare(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prepared:
-    """Turn what a user has into a store.
+    """Turn a user's data into a store.
 
     Parameters
     ----------
     source
-        A folder, a file, or a data set on the hub; see :func:`bype.data.sources.open_source`.
+        A folder, a file, or a data set on the hub, see :func:`bype.data.sources.open_source`; or a source of your own.
     out
         Where the store will be; it must not exist.
     options
         What the user says about the data.
     validation, test
-        How many examples, or below 1 what share, are set apart; the source's own habit if left out.
+        How many examples, or below 1 what share, are set apart; the source's own default if left out.
     seed
-        For which ones are set apart, where that is at random.
+        Decides which examples are set apart, where that is random.
     progress
         Called with the number of examples done and in all.
     """
-    opened = open_source(source, options)
+    opened = source if isinstance(source, Source) else open_source(source, options)
     total = sum(pool.num_rows for pool in opened.pools)
     _check_space(opened, total, out)
     done = 0
@@ -89,7 +89,7 @@ def _division(
     num_train = pool.num_rows - num_validation - num_test
     if num_train < 1:
         apart = f"{num_validation} for validation and {num_test} for test"
-        raise SourceError(f"{pool.num_rows} examples less {apart} leave no train split")
+        raise SourceError(f"{pool.num_rows} examples less {apart} leave no train split; set fewer apart")
     order = KeyedPermutation(pool.num_rows, key)
 
     def split_of(positions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -100,7 +100,7 @@ def _division(
 
 
 def _number(value: float, num_rows: int, name: str) -> int:
-    """Return how many examples a count, or below 1 a share, means."""
+    """Return the number of examples that a count means, or a share if it is below 1."""
     if value < 0 or (value >= 1 and value != int(value)):
         raise SourceError(f"--{name} must be a share below 1 or a whole number of examples, not {value}")
     if value >= 1 or value == 0:
@@ -113,4 +113,4 @@ def _check_space(source: Source, total: int, out: Path) -> None:
     needed = total * (int(np.prod(source.shape)) * DTYPES[source.dtype].itemsize + 4)
     free = shutil.disk_usage(place).free
     if needed > free:
-        raise SourceError(f"the store needs {needed / 1e9:.1f} GB, but {place} has {free / 1e9:.1f} GB left")
+        raise SourceError(f"the store needs {needed / 1e9:.1f} GB, but {place} has {free / 1e9:.1f} GB free")

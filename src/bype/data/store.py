@@ -1,7 +1,7 @@
-"""A store: examples as rows of bytes in shards on disk, beside a manifest.
+"""A store: a folder with a manifest and with examples as rows of bytes, in shards.
 
-Rows are read one by one at their positions, so memory does not grow with the number of examples. A store may come
-from a stranger: nothing in it is executed, and no name leads outside its folder.
+Rows are read one by one at their positions, so memory does not grow with the number of examples. A store is not
+trusted: nothing in it is executed, and no name leads outside its folder.
 """
 
 import hashlib
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bype.data.files import READ_FLAGS, FileError, read_json
+from bype.data.decode import decode_file
+from bype.data.files import READ_FLAGS, FileError
 from bype.data.manifest import DTYPES, LABEL_DTYPE, Manifest, Shard, StoreError
 from bype.data.order import Rows
 
@@ -32,7 +33,7 @@ class Split:
         self._dtype = DTYPES[manifest.dtype]
         self._content = manifest.splits[name]
         self._row_bytes = manifest.row_bytes
-        self._ends = np.cumsum([shard.num_rows for shard in self._content.rows], dtype=np.int64)
+        self._ends = np.cumsum([shard.rows for shard in self._content.rows], dtype=np.int64)
         self._files = [_open_shard(folder, shard, self._row_bytes) for shard in self._content.rows]
         self._label_files = [_open_shard(folder, shard, LABEL_DTYPE.itemsize) for shard in self._content.labels]
         weakref.finalize(self, _close_all, [*self._files, *self._label_files])
@@ -106,10 +107,10 @@ def _open_shard(folder: Path, shard: Shard, row_bytes: int) -> int:
     except OSError as error:
         raise StoreError(f"cannot open {path}: {error.strerror}") from error
     size = os.fstat(descriptor).st_size
-    if size != shard.num_rows * row_bytes:
+    if size != shard.rows * row_bytes:
         os.close(descriptor)
         raise StoreError(
-            f"{path} has {size} bytes where the manifest says {shard.num_rows * row_bytes}; prepare the data again"
+            f"{path} has {size} bytes where the manifest says {shard.rows * row_bytes}; prepare the data again"
         )
     return descriptor
 
@@ -125,7 +126,7 @@ class Store:
     Parameters
     ----------
     folder
-        Where it is.
+        The folder.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -133,16 +134,14 @@ class Store:
         path = self.folder / "manifest.json"
         if not path.exists():
             raise StoreError(
-                f"{self.folder} is no bype store, it has no manifest.json; make one with: bype data prepare"
+                f"{self.folder} is not a bype store, it has no manifest.json; make one with: bype data prepare"
             )
         try:
-            self.manifest = Manifest.from_fields(read_json(path))
-        except StoreError as error:
-            is_run = (self.folder / "config.json").exists()
-            hint = "; the folder is a run, give the store that it was trained on" if is_run else ""
-            raise StoreError(f"{path}: {error}{hint}") from error
+            self.manifest = decode_file(Manifest, path)
         except FileError as error:
-            raise StoreError(str(error)) from error
+            is_run = (self.folder / "config.json").exists()
+            hint = "this is a run; give the store that it was trained on" if is_run else "prepare the data again"
+            raise StoreError(f"{error}; {hint}") from error
 
     def split(self, name: str) -> Split:
         """Open a split."""

@@ -12,23 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bype.data.files import sync_folder, write_synced
-from bype.data.manifest import (
-    DTYPES,
-    LABEL_DTYPE,
-    SPLITS,
-    Manifest,
-    Shard,
-    SplitManifest,
-    StoreError,
-    require,
-    shard_name,
-)
+from bype.data.manifest import DTYPES, LABEL_DTYPE, SPLITS, Manifest, Shard, SplitManifest, require, shard_name
 
 _SHARD_BYTES = 2**28
 
 
 class StoreWriter:
-    """Writes a store beside its place and moves it there when it is whole.
+    """Writes a store in a temporary folder and moves it to its place when it is complete.
 
     Use it as a context manager: an error, or an interruption, leaves nothing behind.
     """
@@ -53,10 +43,9 @@ class StoreWriter:
         self.manifest: Manifest | None = None
 
     def __enter__(self) -> Self:
-        if self._folder.exists():
-            raise StoreError(f"{self._folder} exists already; remove it, or choose another --out")
+        require(not self._folder.exists(), f"{self._folder} exists already; remove it, or choose another --out")
         if self._partial.exists():
-            shutil.rmtree(self._partial)  # what a killed preparation left
+            shutil.rmtree(self._partial)  # left by a process that was killed
         self._partial.mkdir(parents=True)
         return self
 
@@ -102,7 +91,7 @@ class StoreWriter:
             shutil.rmtree(self._partial, ignore_errors=True)
 
     def _finish(self) -> None:
-        require("train" in self._shards, "there are no examples to write")
+        require("train" in self._shards, "there are no examples for the train split")
         splits = {
             name: SplitManifest(tuple(kinds["rows"]), tuple(kinds["labels"]))
             for name in SPLITS

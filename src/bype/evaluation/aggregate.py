@@ -1,11 +1,12 @@
-"""The aggregate posterior: how much of the KL term a better prior could still save."""
+"""The aggregate posterior: how much of the KL term a better prior could save."""
 
 import torch
 from torch import Tensor
 
-from bype.distributions import DiagonalNormal, Distribution, Randomness
+from bype.distributions import DiagonalNormal, Distribution
 from bype.evaluation.records import ActiveUnits, Estimate, PriorGap
 from bype.mixtures import LeaveOneOutMixture, NormalMixture
+from bype.randomness import Randomness
 
 ACTIVE_THRESHOLD = 0.01
 
@@ -32,24 +33,24 @@ def prior_gap(
 ) -> PriorGap:
     r"""Split the KL term: :math:`E_x KL(q(z|x) \| p(z)) = I(x; z) + KL(q(z) \| p(z))`.
 
-    The last part is what a better prior could gain with the encoder as it is. The aggregate q(z) is a mean over
-    infinitely many examples; here it is one over the references. Without the example that z was drawn for, its log
-    is too small on average (Jensen), and so is the gap; with it, it is too large.
+    The last term is what a better prior could gain with the same encoder. The aggregate q(z) is a mean over infinitely
+    many examples; here it is a mean over the references. If the references leave out the example that z was drawn for,
+    log q(z) is too small on average (Jensen's inequality), and so is the gap; if they include it, both are too large.
 
     Parameters
     ----------
     posteriors
         q(z | x) of the examples, (B, D).
     references
-        q(z | x) of the examples that stand for all, (R, D).
+        q(z | x) of the references, examples that stand for all, (R, D).
     own_reference
-        (B,): which reference each example is; -1 if it is none of them, and is then added for the upper end.
+        (B,): which reference each example is; -1 if it is not a reference. It is then added for the largest gap.
     prior
         p(z).
     generator
-        For one draw of z for each example.
+        Random numbers for one draw of z for each example.
     """
-    z, log_posterior = posteriors.sample_and_score(generator=generator)
+    z, log_posterior = posteriors.rsample_and_score(generator=generator)
     log_prior = prior.log_prob(z).double()
     # Expanded squares lose digits where posteriors are narrow and far from the origin.
     z, log_posterior = z.double(), log_posterior.double()

@@ -1,4 +1,4 @@
-"""Generated examples with labels, and the paper's experiment: a classifier that trains on real and generated ones.
+"""Generated examples with labels, and the paper's experiment: a classifier trained on real and generated ones.
 
 Each generated example takes the label of the training example that its latents come from: from the posterior of
 that example, or from the prior's component around it.
@@ -12,15 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bype.data.examples import StoreSource, TrainingOrder, as_stored
 from bype.data.manifest import Manifest
 from bype.data.order import derive_key
 from bype.data.store import Split, Store
 from bype.data.writer import StoreWriter
 from bype.evaluation.generation import Way, generate_like
-from bype.training.examples import StoreSource, TrainingOrder, as_stored
-from bype.training.randomness import generator_for
-from bype.training.run import RunError
-from bype.training.trained import TrainedRun
+from bype.randomness import generator_for
+from bype.run.directory import RunError
+from bype.run.opened import TrainedRun
 
 _HIDDEN = 1024
 _BATCH = 100
@@ -56,17 +56,17 @@ def classifier_error(
     epochs
         Passes over the training split; the paper takes 100.
     seed
-        Of the classifier and of what is generated.
+        Seed of the classifier and of the generated examples.
     report
-        Called with the number of steps done and in all.
+        Called with the number of steps done and the total.
     """
     train, test = store.split("train"), store.split("test")
     if not (train.has_labels and test.has_labels):
-        raise RunError(f"{store.folder} has no labels, without which no classifier can be trained")
+        raise RunError(f"{store.folder} has no labels, which a classifier needs; prepare it with labels")
     if not 0 <= real_share <= 1:
         raise ValueError(f"lambda must be between 0 and 1, not {real_share}")
     source = StoreSource(train)
-    order = TrainingOrder(train, derive_key(seed, "classifier order"), _BATCH, 0)
+    order = TrainingOrder(train, derive_key(seed, "classifier order"), _BATCH, None)
     classifier = _classifier(int(np.prod(train.shape)), len(store.manifest.classes), seed)
     optimizer = torch.optim.SGD(classifier.parameters(), lr=_LEARNING_RATE, momentum=_MOMENTUM)
     num_steps = epochs * order.steps_per_epoch

@@ -1,9 +1,9 @@
-"""Negative log-likelihood of a split by importance weighting; interrupted, the computation can be continued."""
+"""Negative log-likelihood of a split by importance weighting; the computation can be interrupted and resumed."""
 
 import json
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,27 +14,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bype.bounded import ComponentIndex, NearbyMixture
-from bype.data.files import is_number
+from bype.data.examples import StoreSource, spread_rows
 from bype.distributed import Group
 from bype.evaluation.aggregate import estimate
 from bype.evaluation.journal import Journal
 from bype.evaluation.records import Density
 from bype.likelihoods import Likelihood
 from bype.memory import keep_freed_memory
-from bype.mixtures import NormalMixture
 from bype.models.base import LatentModel
-from bype.objective import ImportanceWeightedBound, importance_weighted_bound, monte_carlo_error
-from bype.training.examples import StoreSource
-from bype.training.randomness import generator_for
-from bype.training.rows import spread_rows
+from bype.objective import ImportanceWeightedBound, importance_weighted_bound
+from bype.randomness import generator_for
 
 Precision = Literal["float32", "bfloat16"]
 
 _BLOCK_IMAGES = 16
 _COMPARED_IMAGES = 64
-_PRUNED_COMPONENTS = 5000
-"""Mixtures with more components are scored by those near to each image."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +38,20 @@ class DensityOptions:
     Parameters
     ----------
     num_samples
-        Draws for each image; the paper takes 5,000.
+        Draws for each example; the paper takes 5,000.
     num_images
-        So many of the split, evenly spread; ``None`` for all.
+        How many examples of the split to take, evenly spread; ``None`` for all.
     max_rows
-        At most this many latents are decoded at once: memory grows with it.
+        How many latents to decode at once; more need more memory.
     precision
-        Of the networks. With ``bfloat16`` the difference to ``float32`` is measured on the first images.
+        Precision of the networks. With ``bfloat16`` the difference to ``float32`` is measured on the first examples.
     seed
-        Of the draws.
+        Seed of the draws.
+
+    Examples
+    --------
+    >>> DensityOptions(num_samples=500, num_images=1000).precision
+    'float32'
     """
 
     num_samples: int = 5000
@@ -64,7 +63,27 @@ class DensityOptions:
     def __post_init__(self) -> None:
         """Check each field."""
         if self.num_samples < 1 or self.max_rows < 1 or (self.num_images is not None and self.num_images < 1):
-            raise ValueError("samples, images and rows must be at least one")
+            raise ValueError("samples, images and rows must be at least one each")
+
+
+@dataclass(frozen=True)
+class Block:
+    """The results of some consecutive examples; a line of the journal."""
+
+    first: int
+    count: int
+    log_likelihood: list[float]
+    effective_sample_size: list[float]
+    monte_carlo_error: list[float]
+    reconstruction: list[float]
+    kl: dict[str, list[float]]
+    seconds: float
+
+    def __post_init__(self) -> None:
+        """Check that there is one value for each example."""
+        lists = (self.log_likelihood, self.effective_sample_size, self.monte_carlo_error, self.reconstruction)
+        if any(len(values) != self.count for values in (*lists, *self.kl.values())):
+            raise ValueError(f"there must be {self.count} values of each kind")
 
 
 @torch.no_grad()
@@ -76,10 +95,11 @@ def measure_density(
     identity: dict[str, Any],
     report: Callable[[int, int], None] = lambda done, total: None,
     group: Group | None = None,
+    is_training_split: bool = False,
 ) -> Density:
     """Estimate the negative log-likelihood of a split's examples.
 
-    Every block of images has draws of its own, so the result does not depend on how many processes share them.
+    Every block of examples has its own draws, so the result does not depend on how many processes share them.
 
     Parameters
     ----------
@@ -90,14 +110,16 @@ def measure_density(
     options
         How to measure.
     journal_path
-        Where finished images are written, so that an interrupted measurement goes on. Remove it when the result is
-        safe.
+        Where finished examples are written, to resume after an interruption. Remove it when the result is saved.
     identity
-        Which model and data these are; a journal of others is begun anew.
+        Which model and data these are; a journal of others is discarded.
     report
-        Called with the number of images done and in all.
+        Called with the number of examples done and the total.
     group
-        The processes that share the work; each makes this call, the first one keeps the journal.
+        The processes that share the work; each makes this call, and the first one keeps the journal.
+    is_training_split
+        Whether the model was trained on these examples: a prior made of them then leaves out the component of the
+        example that is scored.
     """
     group = group or Group()
     told = json.dumps(identity | asdict(options), sort_keys=True)
@@ -105,108 +127,92 @@ def measure_density(
     rows = spread_rows(len(source), options.num_images or len(source))
     num_images = len(rows)
     keep_freed_memory()
-    scorer = _Scorer(model, source, options, rows)
+    scorer = _Scorer(model, source, options, rows, is_training_split)
     with ExitStack() as stack:
         journal = None
         if group.is_first:
-            journal = stack.enter_context(Journal(journal_path, identity | asdict(options)))
+            journal = stack.enter_context(Journal(journal_path, identity | asdict(options), Block))
         counts = {
             first: min(_BLOCK_IMAGES, num_images - first) for first in range(0, num_images, _BLOCK_IMAGES)
-        }  # by the first image of each block
-        known = [] if journal is None else journal.entries
-        whole = [entry for entry in known if _is_block(entry, counts, model.levels)]
-        blocks = {entry["first"]: entry for entry in json.loads(group.broadcast(json.dumps(whole).encode()))}
+        }  # by the first example of each block
+        entries = [] if journal is None else journal.entries
+        known = [e for e in entries if e.count == counts.get(e.first) and set(e.kl) == set(model.levels)]
+        blocks = {block.first: block for block in _unpacked(group.broadcast(_packed(known)))}
         missing = [first for first in counts if first not in blocks]
-        for at in range(0, len(missing), group.size):  # a block for each process, then all tell
+        for at in range(0, len(missing), group.size):  # a block for each process, then all share their results
             group.check_launcher()
             own = [
                 _measure_block(scorer, first, first + counts[first], options.precision)
                 for first in missing[at + group.rank : at + group.rank + 1]
             ]
-            for text in group.gather(json.dumps(own).encode()):
-                for entry in json.loads(text):
-                    blocks[entry["first"]] = entry
+            for content in group.gather(_packed(own)):
+                for block in _unpacked(content):
+                    blocks[block.first] = block
                     if journal is not None:
-                        journal.write(entry)
-            report(sum(entry["count"] for entry in blocks.values()), num_images)
+                        journal.write(block)
+            report(sum(block.count for block in blocks.values()), num_images)
         difference = None
         if options.precision != "float32" and group.is_first:
             difference = _precision_difference(scorer, min(_COMPARED_IMAGES, num_images), options.precision)
         return _summary(model, [blocks[first] for first in counts], options, difference)
 
 
-_LISTS = ("log_likelihood", "effective_sample_size", "reconstruction", "neglected")
-_BLOCK_FIELDS = {"first", "count", "kl", "seconds", *_LISTS}
+def _packed(blocks: list[Block]) -> bytes:
+    return json.dumps(blocks, default=asdict).encode()
 
 
-def _is_block(entry: dict[str, Any], counts: dict[int, int], levels: Collection[str]) -> bool:
-    """Tell whether a line of a journal, which may come from a stranger, is a block as it is written."""
-    if set(entry) != _BLOCK_FIELDS or type(entry["first"]) is not int or not isinstance(entry["kl"], dict):
-        return False
-    count = counts.get(entry["first"])
-    lists = [*(entry[name] for name in _LISTS), *entry["kl"].values()]
-    return (
-        entry["count"] == count
-        and set(entry["kl"]) == set(levels)
-        and is_number(entry["seconds"])
-        and all(isinstance(part, list) and len(part) == count and all(map(is_number, part)) for part in lists)
-    )
+def _unpacked(content: bytes) -> list[Block]:
+    """Return the blocks of another process, which is trusted."""
+    return [Block(**fields) for fields in json.loads(content)]
 
 
 class _Scorer:
-    """Estimates the likelihood of images, block by block."""
+    """Estimates the likelihood of examples, block by block."""
 
     def __init__(
-        self, model: LatentModel, source: StoreSource, options: DensityOptions, rows: NDArray[np.int64]
+        self,
+        model: LatentModel,
+        source: StoreSource,
+        options: DensityOptions,
+        rows: NDArray[np.int64],
+        is_training_split: bool,
     ) -> None:
         self._model, self._source, self._options, self._rows = model, source, options, rows
         self._prior = model.prior_distribution()
-        self._index: ComponentIndex | None = None
-        if isinstance(self._prior, NormalMixture) and len(self._prior.means) > _PRUNED_COMPONENTS:
-            self._index = ComponentIndex(self._prior) if self._prior.log_variance.ndim == 0 else None
+        self._is_training_split = is_training_split
 
-    def bounds(self, first: int, stop: int, precision: Precision) -> list[ImportanceWeightedBound]:
-        """Return the bounds of images ``first`` to ``stop``, of some at a time."""
-        x = self._source.read(self._rows[first:stop])
+    def bound(self, first: int, stop: int, precision: Precision) -> ImportanceWeightedBound:
+        """Return the bounds of examples ``first`` to ``stop``."""
+        rows = self._rows[first:stop]
+        x, prior = self._source.read(rows), self._prior
+        if self._is_training_split:
+            prior = self._model.prior.leave_out(prior, torch.from_numpy(rows))
         options = self._options
         generator = generator_for(options.seed, "density", first)
-        found = []
         with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-            # A search for near components pays if many draws of an image come together.
-            for part in torch.split(x, len(x) if self._index is None else 2):
-                near = None if self._index is None else NearbyMixture(self._index, self._model.encode(part).mean)
-                bound = importance_weighted_bound(
-                    self._model,
-                    part,
-                    options.num_samples,
-                    prior=near or self._prior,
-                    max_rows=options.max_rows,
-                    generator=generator,
-                )
-                found.append(bound)
-        return found
+            return importance_weighted_bound(
+                self._model,
+                x,
+                options.num_samples,
+                prior=prior,
+                max_rows=options.max_rows,
+                generator=generator,
+            )
 
 
-def _measure_block(scorer: _Scorer, first: int, stop: int, precision: Precision) -> dict[str, Any]:
+def _measure_block(scorer: _Scorer, first: int, stop: int, precision: Precision) -> Block:
     start = time.perf_counter()
-    bounds = scorer.bounds(first, stop, precision)
-
-    def joined(value: Callable[[ImportanceWeightedBound], Tensor]) -> list[float]:
-        return [number for bound in bounds for number in value(bound).tolist()]
-
-    return {
-        "first": first,
-        "count": stop - first,
-        "log_likelihood": joined(lambda bound: bound.log_likelihood),
-        "effective_sample_size": joined(lambda bound: bound.effective_sample_size),
-        "reconstruction": joined(lambda bound: bound.mean_terms.reconstruction),
-        "kl": {
-            level: joined(lambda bound, level=level: bound.mean_terms.kl[level])  # type: ignore[misc]
-            for level in bounds[0].mean_terms.kl
-        },
-        "neglected": joined(lambda bound: bound.neglected),
-        "seconds": time.perf_counter() - start,
-    }
+    bound = scorer.bound(first, stop, precision)
+    return Block(
+        first=first,
+        count=stop - first,
+        log_likelihood=bound.log_likelihood.tolist(),
+        effective_sample_size=bound.effective_sample_size.tolist(),
+        monte_carlo_error=bound.monte_carlo_error.nan_to_num().tolist(),  # unknown from a single draw
+        reconstruction=bound.mean_terms.reconstruction.tolist(),
+        kl={level: values.tolist() for level, values in bound.mean_terms.kl.items()},
+        seconds=time.perf_counter() - start,
+    )
 
 
 def _precision_difference(scorer: _Scorer, num_images: int, precision: Precision) -> float:
@@ -214,24 +220,20 @@ def _precision_difference(scorer: _Scorer, num_images: int, precision: Precision
     total = 0.0
     for first in range(0, num_images, _BLOCK_IMAGES):
         stop = min(first + _BLOCK_IMAGES, num_images)
-        pairs = zip(*(scorer.bounds(first, stop, p) for p in ("float32", precision)), strict=True)
-        total += sum(float((exact.log_likelihood - rounded.log_likelihood).sum()) for exact, rounded in pairs)
+        exact, rounded = (scorer.bound(first, stop, p).log_likelihood for p in ("float32", precision))
+        total += float((exact - rounded).sum())
     return total / num_images
 
 
-def _summary(
-    model: LatentModel, blocks: list[dict[str, Any]], options: DensityOptions, difference: float | None
-) -> Density:
-    def joined(name: str) -> Tensor:
-        return torch.tensor([value for block in blocks for value in block[name]], dtype=torch.float64)
+def _summary(model: LatentModel, blocks: list[Block], options: DensityOptions, difference: float | None) -> Density:
+    def joined(values: Callable[[Block], list[float]]) -> Tensor:
+        return torch.tensor([value for block in blocks for value in values(block)], dtype=torch.float64)
 
-    log_likelihood, sizes = joined("log_likelihood"), joined("effective_sample_size")
-    error = float(monte_carlo_error(sizes, options.num_samples).square().sum().sqrt() / len(sizes))
-    reconstruction = joined("reconstruction")
-    kl = {
-        level: torch.tensor([value for block in blocks for value in block["kl"][level]], dtype=torch.float64)
-        for level in blocks[0]["kl"]
-    }
+    log_likelihood = joined(lambda block: block.log_likelihood)
+    sizes = joined(lambda block: block.effective_sample_size)
+    error = float(joined(lambda block: block.monte_carlo_error).square().sum().sqrt() / len(sizes))
+    reconstruction = joined(lambda block: block.reconstruction)
+    kl = {level: joined(lambda block, level=level: block.kl[level]) for level in blocks[0].kl}  # type: ignore[misc]
     num_dimensions = math.prod(model.data_shape)
     normaliser = model.likelihood.log_normaliser
     return Density(
@@ -239,8 +241,7 @@ def _summary(
         num_samples=options.num_samples,
         scale=model.likelihood.value_kind,
         negative_log_likelihood=estimate(-log_likelihood),
-        monte_carlo_error=None if math.isnan(error) else error,
-        neglected=float(joined("neglected").mean()),
+        monte_carlo_error=None if options.num_samples == 1 else error,
         median_effective_sample_size=float(sizes.median()),
         smallest_effective_sample_size=float(sizes.min()),
         normalised=None if normaliser is None else float(-log_likelihood.mean()) - normaliser * num_dimensions,
@@ -250,12 +251,12 @@ def _summary(
         kl={level: estimate(values) for level, values in kl.items()},
         precision=options.precision,
         precision_difference=difference,
-        seconds=sum(block["seconds"] for block in blocks),
+        seconds=sum(block.seconds for block in blocks),
     )
 
 
 def _bits(likelihood: Likelihood, log_likelihood: Tensor, num_dimensions: int) -> float | None:
-    """Return bits per dimension of a probability; a density of undequantised data has none."""
+    """Return the bits per dimension of a probability; the density of data that are not dequantised has none."""
     if likelihood.value_kind != "probability":
         return None
     return float(likelihood.bits_per_dimension(log_likelihood.mean(), num_dimensions))

@@ -1,4 +1,4 @@
-"""Latent means and scores of a whole split, in parts that do not know of each other, for data that fit in no memory."""
+"""Latent means and scores of a whole split, in independent parts, for data that do not fit in memory."""
 
 import io
 import time
@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bype.data.examples import StoreSource
 from bype.data.files import FileError, read_json, to_json, write_atomic
 from bype.data.sources.base import require_extra
 from bype.data.store import Split
 from bype.distributions import Distribution
 from bype.evaluation.generation import embed
 from bype.objective import importance_weighted_bound
-from bype.training.examples import StoreSource
-from bype.training.randomness import generator_for
-from bype.training.trained import TrainedRun
+from bype.randomness import generator_for
+from bype.run.opened import TrainedRun
 
 FORMAT_VERSION = 2
 PART_ROWS = 2**14
@@ -37,11 +37,11 @@ class EmbeddingOptions:
     Parameters
     ----------
     format
-        Of the parts.
+        File format of the parts.
     num_samples
         Draws for each example's log-likelihood; 0 to leave it out.
     shard
-        Which of how many workers this one is: it takes every so many-th part.
+        (I, N): this is worker I of N, counted from 0, and takes every N-th part.
     """
 
     format: Format = "npz"
@@ -52,18 +52,18 @@ class EmbeddingOptions:
         """Check each field."""
         number, count = self.shard
         if not 0 <= number < count:
-            raise ValueError(f"a shard is a number from 0 and how many there are, not {number}/{count}")
+            raise ValueError(f"a shard must be I/N with I from 0 to N - 1, such as 2/8, not {number}/{count}")
         if self.num_samples < 0:
             raise ValueError(f"the number of draws must not be negative, not {self.num_samples}")
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """How far an embedding is."""
+    """How much of an embedding is done."""
 
     num_parts: int
     num_done: int
-    """Of all parts, by whatever worker."""
+    """The parts that are done, by any worker."""
 
 
 def embed_split(
@@ -76,22 +76,22 @@ def embed_split(
 ) -> Embedded:
     """Write the latent means of a split, or this worker's shard of them.
 
-    Each part is ``part-NNNNNN.npz`` or ``.parquet`` with ids (row numbers of the split), latent means and, where there
-    are any, labels and scores. A part appears under its name when it is whole; what is there already is not computed
-    again. When the last one is there, ``complete.json`` says so. A part does not depend on who computed it.
+    Each part is ``part-NNNNNN.npz`` or ``.parquet`` with ids (row numbers of the split), latent means and, if there are
+    any, labels and scores. A part appears under its name when it is complete; a part that exists is not computed
+    again. When all parts exist, ``complete.json`` is written. A part does not depend on the worker that computes it.
 
     Parameters
     ----------
     run, split
         The model and the data.
     fingerprint
-        Of the store.
+        Fingerprint of the store.
     out
-        The folder; one that holds something else is refused.
+        The folder; it is refused if it holds anything else.
     options
         What to write.
     report
-        Called with the number of rows done and in all, of this shard.
+        Called with the number of rows done and the total of this shard.
     """
     options = options or EmbeddingOptions()
     if options.format == "parquet":
@@ -166,7 +166,7 @@ def _parquet(content: dict[str, NDArray[Any]]) -> bytes:
 
 
 def _tidy(out: Path) -> None:
-    """Remove what killed workers left half written."""
+    """Remove half-written files of workers that were killed."""
     for left in out.glob(".*.partial"):
         with suppress(FileNotFoundError):
             if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
@@ -177,7 +177,7 @@ def _settle(out: Path, identity: dict[str, Any]) -> None:
     path = out / "embedding.json"
     if not path.exists():
         if out.exists() and any(not entry.name.startswith(".embedding.json.") for entry in out.iterdir()):
-            if not path.exists():  # or another worker was just quicker
+            if not path.exists():  # otherwise another worker was quicker
                 raise FileError(f"{out} is not empty and holds no embedding; choose another --out")
         else:
             out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""All that can be measured on one split with one trained run."""
+"""All measurements of one trained run on one split."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bype.console import Report, no_report
-from bype.data.store import Store
+from bype.data.examples import StoreSource, spread_rows
+from bype.data.store import Split, Store
 from bype.distributed import Group
 from bype.distributions import DiagonalNormal
 from bype.evaluation.aggregate import active_units, prior_gap
@@ -20,10 +21,8 @@ from bype.evaluation.density import DensityOptions, measure_density
 from bype.evaluation.journal import journal_path
 from bype.evaluation.records import Density, Evaluation, Map, Representation, read_results, write_results
 from bype.evaluation.representation import can_be_laid_out, knn_accuracy, probe_accuracy, tsne
-from bype.training.examples import StoreSource
-from bype.training.randomness import generator_for
-from bype.training.rows import encode_rows, spread_rows
-from bype.training.trained import TrainedRun
+from bype.randomness import generator_for
+from bype.run.opened import TrainedRun
 
 _MAX_REFERENCES = 100_000
 _MAX_GAP_IMAGES = 10_000
@@ -31,7 +30,7 @@ _MAX_PROBE_ROWS = 20_000
 _MAP_POINTS = 2_000
 
 Stage = Callable[[str], AbstractContextManager[Report]]
-"""Shows a stage of some title: a context that yields where its progress is reported to."""
+"""Shows a stage under its title: a context that yields the function that its progress is reported to."""
 
 
 def silent(title: str) -> AbstractContextManager[Report]:
@@ -40,7 +39,7 @@ def silent(title: str) -> AbstractContextManager[Report]:
 
 
 def default_split(store: Store) -> str:
-    """Return the split to look at: test, or what there is."""
+    """Return the split to look at: test, or else validation, or else train."""
     return next(name for name in ("test", "validation", "train") if name in store.manifest.splits)
 
 
@@ -49,30 +48,31 @@ def evaluate(
     split_name: str = "test",
     *,
     data: Path | None = None,
-    density: DensityOptions | None = None,
+    density: DensityOptions | None = DensityOptions(),  # noqa: B008 - frozen
     with_map: bool = True,
     stage: Stage = silent,
     group: Group | None = None,
 ) -> Evaluation:
-    """Measure a run on a split and write what was found to ``evaluation.json``.
+    """Measure a run on a split and write the results to ``evaluation.json``.
 
     Parameters
     ----------
     run
         The run.
     split_name
-        Of the store.
+        The split of the store.
     data
-        Another store than the one that the run remembers.
+        A store to use instead of the one that the run was trained on.
     density
-        How to measure the likelihood; ``None`` to leave it out, and keep what an earlier evaluation found.
+        How to measure the likelihood: as the paper does, if not said otherwise, which takes minutes. ``None`` leaves it
+        out, and keeps the result of an earlier evaluation.
     with_map
         Whether to lay out latent means by t-SNE.
     stage
         Called with the title of each stage.
     group
         The processes that share the estimate of the likelihood, of which this is the first; the others call
-        :func:`assist`. The rest takes a small part of the time, and this one does it.
+        :func:`assist`. The rest takes little time, and this process does it alone.
     """
     store = run.store(data)
     split = store.split(split_name)
@@ -85,15 +85,18 @@ def evaluate(
             measured = _measure(run, store, split_name, density, group, report)
     with stage("encoding"):
         rows = spread_rows(len(split), _MAX_REFERENCES)
-        queries = encode_rows(run.model, split, rows)
+        queries = _encode(run, split, rows)
         references, own, labels = _references(run, store, split_name, rows, queries)
     with stage("comparing with the aggregate posterior"):
         chosen = torch.from_numpy(spread_rows(len(rows), _MAX_GAP_IMAGES))
+        prior = run.model.prior_distribution()
+        if _is_training_split(run, store, split_name):
+            prior = run.model.prior.leave_out(prior, torch.from_numpy(rows)[chosen])
         gap = prior_gap(
             DiagonalNormal(queries.mean[chosen], queries.log_variance[chosen]),
             references,
             own[chosen].to(run.model.device),
-            run.model.prior_distribution(),
+            prior,
             generator=generator_for(0, "prior gap"),
         )
     representation = None
@@ -123,7 +126,7 @@ def evaluate(
 
 
 def assist(run: TrainedRun, split_name: str, data: Path | None, density: DensityOptions, group: Group) -> None:
-    """Take part in what another process evaluates; it has the result, and writes it."""
+    """Help another process to evaluate; that process has the result and writes it."""
     _measure(run, run.store(data), split_name, density, group, no_report)
 
 
@@ -133,7 +136,12 @@ def _measure(
     identity = _identity(run, store, split_name)
     journal = _journal(run, store, split_name, density)
     source = StoreSource(store.split(split_name), run.model.device)
-    return measure_density(run.model, source, density, journal, identity, report, group)
+    is_training = _is_training_split(run, store, split_name)
+    return measure_density(run.model, source, density, journal, identity, report, group, is_training)
+
+
+def _is_training_split(run: TrainedRun, store: Store, split_name: str) -> bool:
+    return split_name == "train" and store.manifest.fingerprint == run.data.fingerprint
 
 
 def _journal(run: TrainedRun, store: Store, split_name: str, density: DensityOptions) -> Path:
@@ -144,12 +152,16 @@ def _identity(run: TrainedRun, store: Store, split_name: str) -> dict[str, Any]:
     return {"model": run.fingerprint, "store": store.manifest.fingerprint, "split": split_name}
 
 
+def _encode(run: TrainedRun, split: Split, rows: NDArray[np.int64]) -> DiagonalNormal:
+    return run.model.encode_rows(StoreSource(split, run.model.device), torch.from_numpy(rows))
+
+
 def _references(
     run: TrainedRun, store: Store, split_name: str, rows: NDArray[np.int64], queries: DiagonalNormal
 ) -> tuple[DiagonalNormal, Tensor, NDArray[np.int32] | None]:
-    """Return the posteriors of the examples that stand for all, which of them each query is, and their labels.
+    """Return the posteriors of the references, which reference each query is, and the labels of the references.
 
-    They are the train and validation splits of the store; if the queries are one of these, they are among them.
+    References are the train and validation splits of the store; queries of these splits are references too.
     """
     means, log_variances = [], []
     labels: list[NDArray[np.int32]] = []
@@ -163,7 +175,7 @@ def _references(
             own = torch.arange(count, count + len(rows))
         else:
             chosen = spread_rows(len(other), _MAX_REFERENCES // len(names))
-            posterior = encode_rows(run.model, other, chosen)
+            posterior = _encode(run, other, chosen)
         means.append(posterior.mean)
         log_variances.append(posterior.log_variance)
         if other.has_labels:

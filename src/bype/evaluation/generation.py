@@ -1,15 +1,15 @@
 """New examples, reconstructions, embeddings and interpolations from a model."""
 
 from collections.abc import Callable
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from bype.distributions import DiagonalNormal, Distribution, Randomness
+from bype.distributions import Distribution
 from bype.mixtures import NormalMixture
 from bype.models.base import LatentModel
-from bype.priors import ExemplarPrior, JointPseudocoresetPrior, PseudocoresetPrior
+from bype.randomness import Randomness
 
 _CHUNK_ROWS = 512
 
@@ -33,14 +33,14 @@ def sample(
     count
         How many.
     component
-        Take all from this component of the prior, for instance from one pseudo-point; otherwise each from a
-        component drawn by weight.
+        Draw all from this component of the prior, for instance from one pseudo-point; otherwise draw each from a
+        component chosen by weight.
     with_noise
-        Draw from the likelihood, as Algorithm 1 says; otherwise return its mean, which is what one looks at.
+        Draw from the likelihood, as in Algorithm 1; otherwise return its mean, which is better to look at.
     prior
-        What ``model.prior_distribution()`` returned, to compute it once for many calls.
+        The result of ``model.prior_distribution()``, to compute it once for many calls.
     generator
-        For all draws.
+        Random numbers for all draws.
     """
     prior = model.prior_distribution() if prior is None else prior
     if component is None:
@@ -60,18 +60,17 @@ def sample(
 
 
 Way = Literal["posterior", "prior"]
-_AROUND_EXAMPLES = PseudocoresetPrior | JointPseudocoresetPrior | ExemplarPrior
-"""Priors with one variance around the latent mean of an example."""
 
 
 def default_way(model: LatentModel) -> Way:
-    """Return how to generate around an example: from the prior's component around it, where the prior has such."""
-    return "prior" if isinstance(model.prior, _AROUND_EXAMPLES) else "posterior"
+    """Return how to generate around an example: from the prior's component around it, if the prior has these."""
+    no_means = torch.empty(0, 0, device=model.device)
+    return "posterior" if model.prior.around(no_means) is None else "prior"
 
 
 @torch.no_grad()
 def generate_like(model: LatentModel, x: Tensor, way: Way, *, generator: Randomness = None) -> Tensor:
-    """Return one new example like each of ``x`` (B, *data_shape), as the mean of its likelihood: 'more like this'.
+    """Return one new example like each of ``x`` (B, *data_shape), as the mean of its likelihood.
 
     Parameters
     ----------
@@ -81,16 +80,15 @@ def generate_like(model: LatentModel, x: Tensor, way: Way, *, generator: Randomn
         ``posterior`` draws the latents from q(z | x), each example with its own variance; ``prior`` from the prior's
         component around the example, N(mu(x), sigma^2), as if it were an exemplar.
     generator
-        For the draws.
+        Random numbers for the draws.
     """
-    if way == "prior" and not isinstance(model.prior, _AROUND_EXAMPLES):
-        raise ValueError(f"{type(model.prior).__name__} has no components around examples; draw from the posterior")
 
     def made(rows: Tensor) -> Tensor:
         if way == "posterior":
             return model.likelihood.mean(model.posterior(rows).draw(1, generator=generator).output[0])
-        means = model.encode(rows).mean
-        around = DiagonalNormal(means, cast("Tensor", model.prior.log_variance).expand_as(means))
+        around = model.prior.around(model.encode(rows).mean)
+        if around is None:
+            raise ValueError(f"{type(model.prior).__name__} has no components around examples; draw from the posterior")
         return model.likelihood.mean(model.decode(around.sample(generator=generator), generator=generator))
 
     return model.unflatten(_in_chunks(made, x))
@@ -108,13 +106,13 @@ def heaviest_components(prior: Distribution, count: int) -> tuple[int, ...]:
 
 @torch.no_grad()
 def embed(model: LatentModel, x: Tensor) -> Tensor:
-    """Return the latent means (B, D) of examples (B, *data_shape); of the top level, where there are two."""
+    """Return the latent means (B, D) of examples (B, *data_shape); of the top level, if there are two."""
     return _in_chunks(lambda rows: model.encode(rows).mean, x)
 
 
 @torch.no_grad()
 def reconstruct(model: LatentModel, x: Tensor) -> Tensor:
-    """Return what the model makes of examples (B, *data_shape), with all latents at their means."""
+    """Return reconstructions of examples (B, *data_shape), with all latents at their means."""
     return model.unflatten(_in_chunks(lambda rows: model.likelihood.mean(model.posterior(rows).mean_output()), x))
 
 
@@ -122,7 +120,7 @@ def reconstruct(model: LatentModel, x: Tensor) -> Tensor:
 def interpolate(model: LatentModel, start: Tensor, end: Tensor, num_steps: int) -> Tensor:
     """Return (num_steps, *data_shape) along a straight line between two examples' latent means, ends included."""
     if num_steps < 2:
-        raise ValueError(f"num_steps must be at least 2, to hold both ends, not {num_steps}")
+        raise ValueError(f"num_steps must be at least 2, for both ends, not {num_steps}")
     first, last = embed(model, torch.stack([start, end]))
     share = torch.linspace(0, 1, num_steps, dtype=first.dtype, device=first.device)[:, None]
     output = model.decode(torch.lerp(first, last, share), at_mean=True)

@@ -9,34 +9,34 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bype.data.examples import as_model_input
 from bype.distributions import Distribution
 from bype.evaluation.generation import embed
 from bype.objective import importance_weighted_bound
-from bype.pictures import is_picture
-from bype.training.examples import as_model_input
-from bype.training.randomness import generator_for
-from bype.training.run import RunError
-from bype.training.trained import TrainedRun, best_checkpoint
+from bype.plates import is_image_shape
+from bype.randomness import generator_for
+from bype.run.directory import RunError
+from bype.run.opened import TrainedRun, best_checkpoint
 
 
 class Embedder:
     """Adds latent means, and scores if asked for, to batches of examples.
 
     For Ray Data, ``dataset.map_batches(Embedder, fn_constructor_args=[run])``; for Hugging Face datasets,
-    ``dataset.map(Embedder(run), batched=True)``. The model is opened when the first batch comes, in whatever process
-    that is, so an embedder is small to send.
+    ``dataset.map(Embedder(run), batched=True)``. The model is opened in the process that gets the first batch,
+    so an embedder is small to send.
 
     Parameters
     ----------
     run
         The run directory.
     column
-        Where the examples are: images as bytes, (height, width), with channels first or last, or as pictures of
-        Pillow; or feature vectors. They must have the shape that the run was trained on.
+        Where the examples are: images as bytes, (height, width), with channels first or last, or as Pillow
+        images; or feature vectors. They must have the shape that the run was trained on.
     num_samples
         Draws for each example's ``log_likelihood``; 0 to leave it out.
     device
-        What computes, such as ``cuda``.
+        The device that computes, such as ``cuda``.
 
     Examples
     --------
@@ -54,16 +54,16 @@ class Embedder:
         self._prior: Distribution | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel without the model, but say which one it is: a cache of what was computed must notice another."""
+        """Leave out the model, but keep its fingerprint, so that a cache of results notices another model."""
         try:
             checkpoints, step = best_checkpoint(self.run)
             model = checkpoints.model_checksum(step)
-        except RunError:  # it may be on the machines that will compute, and not on this one
+        except RunError:  # the run may exist only on the machines that compute
             model = None
         return {**self.__dict__, "_opened": None, "_prior": None, "_model": model}
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return the batch without its examples, with ``embedding`` (B, D) and perhaps ``log_likelihood`` (B,)."""
+        """Return the batch without its examples, with ``embedding`` (B, D) and, if wanted, ``log_likelihood`` (B,)."""
         if self._opened is None:
             self._opened = TrainedRun.open(self.run, device=self.device)
             self._prior = self._opened.model.prior_distribution() if self.num_samples else None
@@ -73,7 +73,7 @@ class Embedder:
         rest = {name: values for name, values in batch.items() if name != self.column}
         found: dict[str, Any] = {**rest, "embedding": embed(self._opened.model, x).cpu().numpy()}
         if self.num_samples:
-            content = hashlib.sha256(x.cpu().numpy().tobytes()).digest()  # so that batches have noise of their own
+            content = hashlib.sha256(x.cpu().numpy().tobytes()).digest()  # so that each batch has its own noise
             noise = generator_for(0, "scores", int.from_bytes(content[:4]))
             bound = importance_weighted_bound(
                 self._opened.model, x, self.num_samples, prior=self._prior, generator=noise
@@ -85,15 +85,15 @@ class Embedder:
     def _examples(values: Any, run: TrainedRun) -> Tensor:
         shape, dtype = run.data.shape, np.dtype(run.data.dtype)
         array = np.stack([np.asarray(value) for value in values]) if isinstance(values, list) else np.asarray(values)
-        if array.dtype == object:  # rows that are arrays of their own
+        if array.dtype == object:  # each row is an array
             array = np.stack([np.asarray(value) for value in array])
         if dtype == np.uint8 and array.dtype.kind in "iu" and array.size and array.min() >= 0 and array.max() <= 255:
             array = array.astype(np.uint8)  # bytes that went through lists come back as larger integers
-        array = _channels_first(array, shape) if is_picture(shape) else array
+        array = _channels_first(array, shape) if is_image_shape(shape) else array
         if array.shape[1:] != shape or (dtype == np.uint8) != (array.dtype == np.uint8):
             raise ValueError(
                 f"examples are {array.dtype} of shape {array.shape[1:]}, the run was trained on {dtype} of shape "
-                f"{shape}; bring them to it first"
+                f"{shape}; convert them first"
             )
         return as_model_input(torch.from_numpy(np.array(array, dtype=dtype)))
 

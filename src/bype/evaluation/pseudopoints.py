@@ -1,4 +1,4 @@
-"""A pseudocoreset that people can look at: its points by weight, real examples near to them, the mix of labels."""
+"""A pseudocoreset to look at: its points by weight, the real examples nearest to them, the mix of labels."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,12 @@ import torch
 from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
+from bype.data.examples import StoreSource, spread_rows
 from bype.data.store import Split
 from bype.models.base import LatentModel
-from bype.pictures import to_bytes
-from bype.priors import JointPseudocoresetPrior, Pseudocoreset, PseudocoresetPrior, VampPrior
-from bype.priors.base import encode_points
-from bype.training.rows import encode_rows, spread_rows
-from bype.training.run import RunError
+from bype.plates import to_bytes
+from bype.priors.base import PriorPoints, encode_points
+from bype.run.directory import RunError
 
 _NEIGHBOURS = 15
 _MAX_REFERENCES = 100_000
@@ -36,7 +35,7 @@ class PseudoPoints:
 
     @property
     def effective_number(self) -> float:
-        """How many points of equal weight would be as varied: (sum w)^2 / sum w^2."""
+        """The effective number of points: (sum w)^2 / sum w^2, which is M if all weights are equal."""
         return float(self.weights.sum() ** 2 / np.square(self.weights).sum())
 
     def with_neighbours(self, train: Split, count: int, num_neighbours: int) -> list[NDArray[np.uint8]]:
@@ -48,38 +47,31 @@ class PseudoPoints:
         ]
 
 
-def points_and_weights(model: LatentModel, num_train: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Return a prior's points, their probabilities in float64, and how many examples they stand for."""
-    coreset: Pseudocoreset | None = None
-    if isinstance(model.prior, PseudocoresetPrior):
-        coreset = model.prior.pseudocoreset
-    elif isinstance(model.prior, JointPseudocoresetPrior):
-        coreset = model.prior.as_pseudocoreset()
-    if coreset is not None:
-        return coreset.points, coreset.probabilities, coreset.total
-    if isinstance(model.prior, VampPrior):
-        count = len(model.prior.pseudo_inputs)
-        return model.prior.inputs(), torch.full((count,), 1 / count, dtype=torch.float64), num_train
-    raise RunError("this run's prior has no pseudo-points; train one with the prior bype or vamp")
+def points_of(model: LatentModel) -> PriorPoints:
+    """Return the points of a model's prior with their probabilities, or say that it has none."""
+    own = model.prior.own_points()
+    if own is None:
+        raise RunError("this run's prior has no pseudo-points; train one with the prior bype or vamp")
+    return own
 
 
 @torch.no_grad()
 def describe_points(model: LatentModel, train: Split, num_classes: int) -> PseudoPoints:
-    """Sort a prior's pseudo-points by weight and find the training examples near to them.
+    """Sort a prior's pseudo-points by weight and find the training examples nearest to them.
 
     Parameters
     ----------
     model
-        With a pseudocoreset or a VampPrior.
+        A model with a pseudocoreset or a VampPrior.
     train
         The training examples.
     num_classes
-        Of their labels; 0 if they have none.
+        The number of classes; 0 without labels.
     """
-    points, probabilities, total = points_and_weights(model, len(train))
+    points, probabilities = points_of(model)
     order = torch.argsort(probabilities, descending=True, stable=True)
     rows = spread_rows(len(train), _MAX_REFERENCES)
-    means = encode_rows(model, train, rows).mean.numpy()
+    means = model.encode_rows(StoreSource(train), torch.from_numpy(rows)).mean.numpy()
     latents = encode_points(model.encode, points[order]).mean.numpy()
     search = NearestNeighbors(n_neighbors=min(_NEIGHBOURS, len(rows)), algorithm="brute").fit(means)
     neighbours = rows[search.kneighbors(latents, return_distance=False)]
@@ -89,7 +81,7 @@ def describe_points(model: LatentModel, train: Split, num_classes: int) -> Pseud
         label_mix = np.stack([(labels == k).mean(1) for k in range(num_classes)], axis=1)
     return PseudoPoints(
         points=points[order].numpy(),
-        weights=(probabilities[order] * total).numpy(),
+        weights=(probabilities[order] * len(train)).numpy(),
         component=order.numpy(),
         neighbours=neighbours,
         label_mix=label_mix,

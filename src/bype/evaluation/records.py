@@ -1,17 +1,16 @@
-"""What an evaluation found, typed, and its file ``evaluation.json`` in a run directory.
+"""The results of an evaluation as types, and their file ``evaluation.json`` in a run directory.
 
 All values are nats per example, summed over dimensions and averaged over examples, unless a name says otherwise.
 """
 
 import dataclasses
-import types
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
-from bype.data.files import FileError, is_number, read_json, to_json, write_atomic
+from bype.data.decode import decode
+from bype.data.files import FileError, read_json, to_json, write_atomic
 
-FORMAT_VERSION = 1
 FILE_NAME = "evaluation.json"
 
 
@@ -31,17 +30,15 @@ class Density:
     num_samples: int
     scale: str
     """What the value is: ``unnormalised`` for the paper's squared error, ``density``, ``probability``, or
-    ``cross-entropy`` for bits predicted for grey pixels."""
+    ``cross-entropy`` for a Bernoulli likelihood of grey pixels."""
     negative_log_likelihood: Estimate
-    """On the likelihood's own scale; small is good. The error is over images."""
+    """On the likelihood's own scale; smaller is better. The error is over examples."""
     monte_carlo_error: float | None
-    """What other draws would change in the mean, as a standard error; unknown from a single draw."""
-    neglected: float
-    """At most this much lower is the true value of the estimate, since far components were left out; 0 if none was."""
+    """The standard error of the mean that is due to the draws; unknown from a single draw."""
     median_effective_sample_size: float
     smallest_effective_sample_size: float
     normalised: float | None
-    """The same as the negative log of a density that integrates to one, where it can be said."""
+    """The same as the negative log of a density that integrates to one, if it is known."""
     bits_per_dimension: float | None
     negative_elbo: Estimate
     negative_reconstruction: Estimate
@@ -50,16 +47,16 @@ class Density:
     precision: str
     """Of the networks: ``float32`` or ``bfloat16``."""
     precision_difference: float | None
-    """How far the lower precision moved the estimate, with the same draws, on the first images."""
+    """How far the lower precision moved the estimate, with the same draws, on the first examples."""
     seconds: float
 
 
 @dataclass(frozen=True)
 class PriorGap:
-    """How the KL term of the top level splits into what is said of x and what a better prior could save.
+    """How the KL term of the top level splits into information about x and what a better prior could save.
 
-    KL = I(x; z) + KL(aggregate posterior || prior). The aggregate is that of all references without the example
-    itself, which makes the gap too small; or with it, which makes it too large: the truth lies between.
+    KL = I(x; z) + KL(aggregate posterior || prior). The aggregate is a mean over references. Without the
+    example itself the gap is too small, with it too large: the true gap lies between.
     """
 
     num_images: int
@@ -102,7 +99,14 @@ class Map:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All that was found on one split of one store with one model."""
+    """All results of one model on one split of one store.
+
+    Examples
+    --------
+    >>> found = Evaluation(step=500, source="images", fingerprint="", split="test")
+    >>> found.density is None  # nothing was measured yet
+    True
+    """
 
     step: int
     source: str
@@ -136,69 +140,53 @@ class ClassifierError:
 class Results:
     """The content of ``evaluation.json``."""
 
+    version: Literal[2] = dataclasses.field(default=2, kw_only=True)
     evaluations: list[Evaluation] = dataclasses.field(default_factory=list)
     augmentation: list[ClassifierError] = dataclasses.field(default_factory=list)
 
     def find(self, fingerprint: str, split: str) -> Evaluation | None:
-        """Return what is known of a split of a store."""
+        """Return the evaluation of a split of a store, if there is one."""
         return next((e for e in self.evaluations if (e.fingerprint, e.split) == (fingerprint, split)), None)
 
     def with_evaluation(self, evaluation: Evaluation) -> "Results":
-        """Return the results with one evaluation added, or replaced if there was one of the same split."""
+        """Return the results with one evaluation added; it replaces an earlier one of the same split."""
         key = (evaluation.fingerprint, evaluation.split)
         others = [e for e in self.evaluations if (e.fingerprint, e.split) != key]
         return dataclasses.replace(self, evaluations=[*others, evaluation])
 
     def with_augmentation(self, errors: list[ClassifierError]) -> "Results":
-        """Return the results with these errors of classifiers, in place of earlier ones of the same kind."""
+        """Return the results with these errors of classifiers; they replace earlier ones of the same kind."""
         keys = {(e.fingerprint, e.way, e.real_share) for e in errors}
         others = [e for e in self.augmentation if (e.fingerprint, e.way, e.real_share) not in keys]
         return dataclasses.replace(self, augmentation=[*others, *errors])
 
 
 def read_results(run: Path) -> Results:
-    """Read the results of a run, which may come from a stranger; none if it was not evaluated yet."""
+    """Read the results of a run, which is not trusted; they are empty if it was not evaluated yet."""
     path = run / FILE_NAME
     if not path.exists():
         return Results()
-    fields = read_json(path)
-    if not (isinstance(fields, dict) and fields.pop("version", None) == FORMAT_VERSION):
-        raise FileError(f"{path} is of another format; remove it and evaluate again")
     try:
-        return _from_fields(Results, fields)
+        return _decode_results(read_json(path), path)
+    except FileError as error:
+        raise FileError(f"{error}; remove the file and evaluate again") from error
+
+
+def _decode_results(fields: Any, path: Path) -> Results:
+    try:
+        if isinstance(fields, dict) and fields.get("version") == 1:
+            # Version 1 also bounded the effect of far components that were left out; now none are.
+            evaluations = fields.get("evaluations")
+            for evaluation in evaluations if isinstance(evaluations, list) else []:
+                density = evaluation.get("density") if isinstance(evaluation, dict) else None
+                if isinstance(density, dict):
+                    density.pop("neglected", None)
+            fields = {**fields, "version": 2}
+        return decode(Results, fields)
     except ValueError as error:
-        raise FileError(f"{path} is broken: {error}; remove it and evaluate again") from error
+        raise FileError(f"{path}: {error}") from error
 
 
 def write_results(run: Path, results: Results) -> None:
     """Write the results of a run, all or nothing."""
-    write_atomic(run / FILE_NAME, to_json({"version": FORMAT_VERSION, **dataclasses.asdict(results)}))
-
-
-Record = TypeVar("Record")
-
-
-def _from_fields(record: type[Record], fields: Any) -> Record:
-    hints = get_type_hints(record)
-    if not (isinstance(fields, dict) and set(fields) == set(hints)):
-        raise ValueError(f"no {record.__name__}")
-    return record(**{name: _typed(hint, fields[name]) for name, hint in hints.items()})
-
-
-def _typed(hint: Any, value: Any) -> Any:
-    """Return a value of JSON as the type that a record declares, or refuse it."""
-    if get_origin(hint) is types.UnionType:
-        if value is None:
-            return None
-        (hint,) = (option for option in get_args(hint) if option is not types.NoneType)
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return _from_fields(hint, value)
-    if get_origin(hint) is list and isinstance(value, list):
-        return [_typed(get_args(hint)[0], item) for item in value]
-    if get_origin(hint) is dict and isinstance(value, dict):
-        return {key: _typed(get_args(hint)[1], item) for key, item in value.items()}
-    if hint is float and is_number(value):
-        return float(value)
-    if (hint is str and type(value) is str) or (hint is int and type(value) is int and abs(value) < 2**62):
-        return value
-    raise ValueError(f"{str(value)[:40]!r} is no {getattr(hint, '__name__', hint)}")
+    write_atomic(run / FILE_NAME, to_json(dataclasses.asdict(results)))

@@ -1,4 +1,4 @@
-"""What latent means know of the classes: nearest neighbours, a linear probe, a map."""
+"""How well latent means separate the classes: nearest neighbours, a linear probe, a map."""
 
 import warnings
 from typing import Any
@@ -20,9 +20,9 @@ Labels = NDArray[np.integer[Any]]
 
 
 def knn_accuracy(references: Means, reference_labels: Labels, queries: Means, query_labels: Labels) -> dict[str, float]:
-    """Return the accuracy of the vote of the K nearest references, for each K of the paper that there are enough for.
+    """Return the accuracy of the vote of the K nearest references, for each K of the paper up to their number.
 
-    Neighbours are Euclidean; of classes with equal votes the smallest number wins, as in scikit-learn.
+    Distances are Euclidean; of classes with equal votes the smallest number wins, as in scikit-learn.
     """
     counts = [count for count in NEIGHBOUR_COUNTS if count <= len(references)]
     if not counts:
@@ -41,7 +41,7 @@ def _vote(labels: Labels) -> Labels:
 
 
 def probe_accuracy(references: Means, reference_labels: Labels, queries: Means, query_labels: Labels) -> float:
-    """Return the accuracy of a logistic regression that was trained on the references, each latent standardised."""
+    """Return the accuracy of a logistic regression trained on the references, with standardised latents."""
     if len(np.unique(reference_labels)) < 2:
         return float((query_labels == reference_labels[0]).mean())
     probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))
@@ -52,14 +52,14 @@ def probe_accuracy(references: Means, reference_labels: Labels, queries: Means, 
 
 
 def can_be_laid_out(means: Means) -> bool:
-    """Tell whether latent means are enough, and different enough, for a map."""
+    """Tell whether there are enough different latent means for a map."""
     return len(means) >= 5 and bool(np.isfinite(means).all()) and bool(np.ptp(means, axis=0).max() > 0)
 
 
 def tsne(means: Means, seed: int = 0) -> NDArray[np.float32]:
     """Lay out latent means (n, D) on a plane, (n, 2)."""
     if not can_be_laid_out(means):
-        raise ValueError("a map needs at least five examples that differ")
+        raise ValueError("a map needs at least five examples that are not all the same")
     start = "pca" if means.shape[1] > 1 else "random"
     layout = TSNE(perplexity=min(30.0, (len(means) - 1) / 4), init=start, random_state=seed, n_jobs=2)
     placed: NDArray[np.float32] = layout.fit_transform(means)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bype.distributions import DiagonalNormal, Distribution, Randomness, RowRandomness
+from bype.distributions import DiagonalNormal, Distribution
 from bype.likelihoods import Likelihood
-from bype.priors.base import Prior, TrainingBatch
+from bype.priors.base import ExampleSource, Prior, SelectedRows, TrainingBatch, encode_source
+from bype.randomness import Randomness, RowRandomness
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,11 @@ class LatentModel(nn.Module, ABC):
     @abstractmethod
     def encode(self, x: Tensor) -> DiagonalNormal:
         """Return q(top latent | x) for examples (B, *data_shape)."""
+
+    @torch.no_grad()
+    def encode_rows(self, source: ExampleSource, rows: Tensor) -> DiagonalNormal:
+        """Return q(top latent | x) for some rows of a source, without gradient; few of them are in memory at once."""
+        return encode_source(self.encode, SelectedRows(source, rows), self.device)
 
     @abstractmethod
     def posterior(self, x: Tensor, top: DiagonalNormal | None = None) -> Posterior:

@@ -4,11 +4,12 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from bype.distributions import DiagonalNormal, Randomness, RowRandomness
+from bype.distributions import DiagonalNormal
 from bype.likelihoods import Likelihood
 from bype.models.base import Draw, LatentModel, Posterior, decode_rows
 from bype.networks.layers import MeanAndLogVariance
 from bype.priors.base import Prior
+from bype.randomness import Randomness, RowRandomness
 
 
 class JointEncoderLike(Protocol):
@@ -41,6 +42,15 @@ class HierarchicalVAE(LatentModel):
         p(z1 | z2): maps z2 (..., D2) to mean and log-variance of z1.
     decoder
         p(x | z1, z2): maps z1 (B, D1) and z2 (B, D2) to (B, *data_shape).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bype.models import mlp_hvae
+    >>> from bype.priors import GaussianPrior
+    >>> model = mlp_hvae((1, 28, 28), GaussianPrior(40))
+    >>> model.levels, model.posterior(torch.rand(5, 1, 28, 28)).draw(num_samples=2).top.shape
+    (('z2', 'z1'), torch.Size([2, 5, 40]))
     """
 
     levels = ("z2", "z1")
@@ -70,7 +80,7 @@ class HierarchicalVAE(LatentModel):
 
     def decode(self, top: Tensor, *, at_mean: bool = False, generator: Randomness = None) -> Tensor:
         lower = self.lower_prior(top)
-        z1 = lower.mean if at_mean else lower.sample(generator=generator)
+        z1 = lower.mean if at_mean else lower.rsample(generator=generator)
         return decode_rows(self.decoder, z1, top)
 
     def lower_prior(self, top: Tensor) -> DiagonalNormal:
@@ -91,8 +101,8 @@ class HierarchicalPosterior(Posterior):
         return DiagonalNormal(*self._model.joint_encoder(self._features, z2))
 
     def draw(self, num_samples: int, *, generator: RowRandomness = None) -> Draw:
-        z2, log_q2 = self.top.sample_and_score((num_samples,), generator=generator)
-        z1, log_q1 = self.lower(z2).sample_and_score(generator=generator)
+        z2, log_q2 = self.top.rsample_and_score((num_samples,), generator=generator)
+        z1, log_q1 = self.lower(z2).rsample_and_score(generator=generator)
         return Draw(
             top=z2,
             log_posterior={"z2": log_q2, "z1": log_q1},

@@ -2,10 +2,11 @@
 
 from torch import Tensor, nn
 
-from bype.distributions import DiagonalNormal, Randomness, RowRandomness
+from bype.distributions import DiagonalNormal
 from bype.likelihoods import Likelihood
 from bype.models.base import Draw, LatentModel, Posterior, decode_rows
 from bype.priors.base import Prior
+from bype.randomness import Randomness, RowRandomness
 
 
 class VAE(LatentModel):
@@ -69,7 +70,7 @@ class VAEPosterior(Posterior):
         self.top = top
 
     def draw(self, num_samples: int, *, generator: RowRandomness = None) -> Draw:
-        z, log_q = self.top.sample_and_score((num_samples,), generator=generator)
+        z, log_q = self.top.rsample_and_score((num_samples,), generator=generator)
         return Draw(z, {"z": log_q}, {}, self._model.decode(z))
 
     def mean_output(self) -> Tensor:

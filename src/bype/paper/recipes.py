@@ -1,16 +1,16 @@
 """Recipes: a name for each cell of the paper's tables and for our own choice, and the configuration that trains it."""
 
-import dataclasses
 from dataclasses import dataclass
 
-from bype.training.config import ConfigError, Network, PriorName, TrainingConfig
+from bype.pseudocoreset.settings import PSVISettings, TrackingSettings
+from bype.run.config import ConfigError, Network, PriorName, TrainingConfig
 
 _DATA_NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "celeba": "CelebA at 64x64"}
 _NETWORK_NAMES: dict[Network, str] = {
     "vae": "VAE",
     "hvae": "HVAE of two levels",
     "convhvae": "ConvHVAE",
-    "celeba": "residual network",
+    "residual": "residual network",
 }
 _PRIOR_NAMES: dict[PriorName, str] = {
     "gaussian": "standard normal prior",
@@ -32,16 +32,16 @@ class Recipe:
 def _paper_recipe(data: str, network: Network, prior: PriorName) -> Recipe:
     components = 240 if data == "celeba" else 500
     # The authors let pseudo-points leave the data's range, and took 500 draws for models of two levels.
-    config = TrainingConfig(network=network, prior=prior, components=components, clamp_points=False)
-    if network in ("hvae", "convhvae"):
-        config = dataclasses.replace(config, update_draws=500)
+    draws = 500 if network in ("hvae", "convhvae") else None
+    rule = PSVISettings(draws=draws) if prior == "bype" else None
+    config = TrainingConfig(network=network, prior=prior, components=components, clamp_points=False, rule=rule)
     text = f"{_DATA_NAMES[data]}, {_NETWORK_NAMES[network]}, {_PRIOR_NAMES[prior].format(components=components)}"
     return Recipe(f"paper/{data}/{network}/{prior}", text, config)
 
 
 def _own_recipe(data: str, network: Network) -> Recipe:
     components = 240 if data == "celeba" else 500
-    config = TrainingConfig(network=network, components=components, update="tracking")
+    config = TrainingConfig(network=network, components=components, rule=TrackingSettings())
     text = (
         f"{_DATA_NAMES[data]}, {_NETWORK_NAMES[network]}, pseudocoreset of {components} points that follows each step"
     )
@@ -50,7 +50,7 @@ def _own_recipe(data: str, network: Network) -> Recipe:
 
 def _all_recipes() -> dict[str, Recipe]:
     networks: dict[str, tuple[Network, ...]] = {
-        data: ("celeba",) if data == "celeba" else ("vae", "hvae", "convhvae") for data in _DATA_NAMES
+        data: ("residual",) if data == "celeba" else ("vae", "hvae", "convhvae") for data in _DATA_NAMES
     }
     cells = [(data, network) for data in _DATA_NAMES for network in networks[data]]
     recipes = [_own_recipe(data, network) for data, network in cells]

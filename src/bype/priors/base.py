@@ -3,19 +3,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bype.distributions import DiagonalNormal, Distribution, Randomness
+from bype.distributed import Group
+from bype.distributions import DiagonalNormal, Distribution
+from bype.randomness import Randomness
 
 Encode = Callable[[Tensor], DiagonalNormal]
 """The model's encoder, q(z | x) for a batch of examples; for two levels, the top one."""
-
-Gather = Callable[[Tensor], Tensor]
-"""Returns the rows of all processes that share a batch, in order."""
 
 _CHUNK_ROWS = 512
 """How many examples are encoded at once; the activations of more are not held together."""
@@ -50,7 +49,14 @@ class SelectedRows:
 
 @dataclass(frozen=True, eq=False)
 class TensorSource:
-    """Examples (N, *data_shape) that fit in memory, as an :class:`ExampleSource`."""
+    """Examples (N, *data_shape) that fit in memory, as an :class:`ExampleSource`.
+
+    Examples
+    --------
+    >>> source = TensorSource(torch.rand(50, 1, 28, 28))
+    >>> len(source), source.take(torch.tensor([3, 4])).shape
+    (50, torch.Size([2, 1, 28, 28]))
+    """
 
     examples: Tensor
 
@@ -62,55 +68,113 @@ class TensorSource:
         return self.examples[indices]
 
 
-@dataclass(frozen=True, eq=False)
 class TrainingBatch:
-    """What a prior may know of the batch that it will score in a training step.
+    """The batch of a training step, as a prior sees it.
+
+    Its examples are encoded once: in one call with the points that a prior hands to :meth:`encode_with`, since one
+    large product is quicker than two, or else when they are first asked for.
 
     Parameters
     ----------
+    x
+        (B, *data_shape), the examples.
     indices
-        (B,), the rows of the training set that the batch holds.
-    means
-        (B, D), where the encoder puts them now, without gradient.
+        (B,), the rows of the training set that they are.
+    encode
+        The model's encoder.
     generator
         For what the prior draws at random in this step.
-    beside
-        Where the encoder puts what :meth:`Prior.points_beside` returned, with gradient.
-    gather
-        Joins the rows that each process has, if other processes hold the rest of the batch.
+    group
+        The processes that share the batch; ``x`` is then the part of it that is here.
     """
 
-    indices: Tensor
-    means: Tensor
-    generator: Randomness = None
-    beside: DiagonalNormal | None = None
-    gather: Gather | None = None
+    def __init__(
+        self, x: Tensor, indices: Tensor, encode: Encode, generator: Randomness = None, group: Group | None = None
+    ) -> None:
+        self.indices = indices
+        self.generator = generator
+        self.group = group or Group()
+        self._x = x
+        self._encode = encode
+        self._with_gradient = torch.is_grad_enabled()
+        self._posterior: DiagonalNormal | None = None
+
+    @property
+    def posterior(self) -> DiagonalNormal:
+        """Where the encoder puts the examples: q(z | x), of the top level where there are several, with gradient."""
+        if self._posterior is None:
+            with torch.set_grad_enabled(self._with_gradient):  # a prior may look for neighbours without gradient first
+                self._posterior = self._encode(self._x)
+        return self._posterior
+
+    def encode_with(self, points: Tensor) -> DiagonalNormal:
+        """Encode points (M, *data_shape), in one call with the examples if these are not encoded yet."""
+        if self._posterior is not None:
+            return self._encode(points)
+        both = self._encode(torch.cat([self._x, points]))
+        sizes = [len(self._x), len(points)]
+        means, log_variances = (torch.split(part, sizes) for part in (both.mean, both.log_variance))
+        self._posterior, encoded = (DiagonalNormal(*parts) for parts in zip(means, log_variances, strict=True))
+        return encoded
 
     def whole_indices(self) -> Tensor:
         """Return the indices of the whole batch, for choices that all processes must make alike."""
-        return self.indices if self.gather is None else self.gather(self.indices)
+        return self.group.gather_rows(self.indices)
 
     def whole_means(self) -> Tensor:
-        """Return the means of the whole batch."""
-        return self.means if self.gather is None else self.gather(self.means)
+        """Return the latent means of the whole batch, without gradient."""
+        return self.group.gather_rows(self.posterior.mean.detach())
+
+
+class PriorPoints(NamedTuple):
+    """The points around which a prior is a mixture, and the weight of each."""
+
+    points: Tensor
+    """(M, *data_shape), as the encoder sees them."""
+    probabilities: Tensor
+    """(M,), float64; they sum to one."""
 
 
 class Prior(nn.Module, ABC):
     """A distribution over the latent space that may depend on the encoder.
 
     The encoder is handed to ``forward`` and never stored, so a prior has only the state that is its own.
+
+    Examples
+    --------
+    >>> from bype.distributions import StandardNormal
+    >>> from bype.models import mlp_vae
+    >>> class Plain(Prior):  # a prior of your own is a module with a forward
+    ...     def forward(self, encode, batch=None):
+    ...         return StandardNormal(torch.zeros(40))
+    >>> mlp_vae((1, 28, 28), Plain()).prior_distribution().sample((2,)).shape
+    torch.Size([2, 40])
     """
 
     needs_training_batch = False
     """Whether training without a :class:`TrainingBatch` would be wrong."""
 
-    def points_beside(self) -> Tensor | None:
-        """Return points to encode in one call with the batch of a training step, if there are any: that is quicker."""
-        return None
-
     @abstractmethod
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> Distribution:
         """Return p(z): the one to evaluate and sample with, or the one to train ``batch`` with."""
+
+    def leave_out(self, distribution: Distribution, rows: Tensor) -> Distribution:
+        """Return an evaluation's distribution as the training examples ``rows`` (B,) see it: without themselves.
+
+        Most priors do not stand on training examples, and leave out nothing.
+        """
+        return distribution
+
+    def own_points(self) -> PriorPoints | None:
+        """Return the learned points that one can look at, if the prior has any."""
+        return None
+
+    def around(self, means: Tensor) -> DiagonalNormal | None:
+        """Return the components that the prior would have at latent means (B, D), if its components share a variance.
+
+        Drawing from them gives latents like those of the examples at ``means``.
+        """
+        return None
 
 
 def shared_log_variance() -> nn.Parameter:
@@ -128,22 +192,14 @@ def into_range(points: Tensor, data_range: tuple[float, float] | None) -> Tensor
     return points if data_range is None else points.clamp(*data_range)
 
 
-def few_points(points: Tensor) -> Tensor | None:
-    """Return the points, if they are few enough to be encoded beside a batch."""
-    return points if len(points) <= _CHUNK_ROWS else None
+def encode_points(encode: Encode, points: Tensor, batch: TrainingBatch | None = None) -> DiagonalNormal:
+    """Encode points (M, *data_shape), in one call with a batch if they are few; gradients reach the points.
 
-
-def encoded_beside(encode: Encode, points: Tensor, batch: TrainingBatch | None) -> DiagonalNormal:
-    """Return the points as they were encoded beside the batch, or encode them now."""
-    return encode_points(encode, points) if batch is None or batch.beside is None else batch.beside
-
-
-def encode_points(encode: Encode, points: Tensor) -> DiagonalNormal:
-    """Encode points (M, *data_shape), a chunk at a time; gradients reach the points.
-
-    Where a gradient is wanted and there are several chunks, each is encoded again for it, so that no more than
-    one chunk's activations are in memory.
+    Many points are encoded a chunk at a time. Where a gradient is wanted, each chunk is then encoded again for it, so
+    that no more than one chunk's activations are in memory.
     """
+    if batch is not None and len(points) <= _CHUNK_ROWS:
+        return batch.encode_with(points)
     return _encode_chunks(encode, torch.split(points, _CHUNK_ROWS))
 
 

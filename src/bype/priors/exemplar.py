@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from bype.distributions import DiagonalNormal, Distribution
 from bype.mixtures import LeaveOneOutMixture, NormalMixture
 from bype.priors.base import (
     Encode,
@@ -34,6 +35,17 @@ class ExemplarPrior(Prior):
     References
     ----------
     S. Norouzi, D. Fleet and M. Norouzi, Exemplar VAE, NeurIPS 2020.
+
+    Examples
+    --------
+    >>> from bype.models import mlp_vae
+    >>> from bype.objective import ELBO
+    >>> from bype.priors import TensorSource
+    >>> images = torch.rand(50, 1, 28, 28)
+    >>> model = mlp_vae((1, 28, 28), ExemplarPrior(TensorSource(images), num_exemplars=20))
+    >>> rows = torch.arange(10)  # in training each example leaves itself out
+    >>> ELBO(model)(images[rows], indices=rows).elbo.shape
+    torch.Size([10])
     """
 
     needs_training_batch = True
@@ -57,6 +69,16 @@ class ExemplarPrior(Prior):
         ids = self._draw_subset(batch)
         means = encode_source(encode, SelectedRows(self.source, ids), device).mean
         return self._leave_one_out(means, ids, batch)
+
+    def leave_out(self, distribution: Distribution, rows: Tensor) -> Distribution:
+        if not isinstance(distribution, NormalMixture):
+            raise ValueError(f"this is not a distribution of {type(self).__name__}")
+        ids = torch.arange(len(distribution.means), device=distribution.means.device)
+        parts = distribution.means, distribution.log_variance, distribution.log_weights
+        return LeaveOneOutMixture(*parts, ids, rows.to(ids.device))
+
+    def around(self, means: Tensor) -> DiagonalNormal:
+        return DiagonalNormal(means, self.log_variance.expand_as(means))
 
     def _draw_subset(self, batch: TrainingBatch) -> Tensor:
         """Draw exemplars with replacement, at least two different ones, so that leaving one out leaves another."""
@@ -88,6 +110,14 @@ class NearestExemplarPrior(ExemplarPrior):
         D; the cache takes N x D numbers.
     num_neighbours
         How many exemplars each example of the batch brings.
+
+    Examples
+    --------
+    >>> from bype.priors import TensorSource
+    >>> source = TensorSource(torch.rand(50, 1, 28, 28))
+    >>> prior = NearestExemplarPrior(source, num_exemplars=40, latent_dim=8, num_neighbours=5)
+    >>> prior.cache.shape
+    torch.Size([50, 8])
     """
 
     cache: Tensor
@@ -112,10 +142,13 @@ class NearestExemplarPrior(ExemplarPrior):
             return super().forward(encode)
         if not self.is_cached:
             self.refresh(encode)
+            batch.group.copy_first_([self.cache])
         drawn = torch.unique(self._draw_subset(batch))
         ids = drawn[self._nearest(drawn, batch)]
         means = encode_source(encode, SelectedRows(self.source, ids), self.cache.device).mean
-        self.cache[ids] = means.detach()
+        kept = means.detach().clone()
+        batch.group.copy_first_([kept])
+        self.cache[ids] = kept
         return self._leave_one_out(means, ids, batch)
 
     @torch.no_grad()
@@ -126,5 +159,7 @@ class NearestExemplarPrior(ExemplarPrior):
         distance_BC = torch.cdist(means.to(device), self.cache[candidates])
         distance_BC[indices[:, None].to(device) == candidates.to(device)] = torch.inf
         count = min(self.num_neighbours, len(candidates))
-        nearest: Tensor = torch.unique(distance_BC.topk(count, largest=False).indices)
-        return nearest.cpu()
+        is_near = torch.zeros(len(candidates), dtype=torch.bool)
+        is_near[distance_BC.topk(count, largest=False).indices.flatten().cpu()] = True
+        batch.group.copy_first_([is_near])
+        return is_near.nonzero()[:, 0]

@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from bype.distributions import Randomness, standard_normal
 from bype.mixtures import NormalMixture
-from bype.priors.base import Encode, Prior, TrainingBatch, encoded_beside, few_points, into_range
+from bype.priors.base import Encode, Prior, PriorPoints, TrainingBatch, encode_points, into_range
+from bype.randomness import Randomness, standard_normal
 
 
 class VampPrior(Prior):
@@ -23,6 +23,13 @@ class VampPrior(Prior):
     References
     ----------
     J. Tomczak and M. Welling, VAE with a VampPrior, AISTATS 2018.
+
+    Examples
+    --------
+    >>> from bype.models import mlp_vae
+    >>> prior = VampPrior(VampPrior.start_at_random(5, (1, 28, 28)))
+    >>> mlp_vae((1, 28, 28), prior).prior_distribution().log_prob(torch.zeros(3, 40)).shape
+    torch.Size([3])
     """
 
     def __init__(self, pseudo_inputs: Tensor, data_range: tuple[float, float] | None = (0.0, 1.0)) -> None:
@@ -44,9 +51,10 @@ class VampPrior(Prior):
         """Return the pseudo-inputs as the encoder sees them."""
         return into_range(self.pseudo_inputs, self.data_range)
 
-    def points_beside(self) -> Tensor | None:
-        return few_points(self.inputs())
+    def own_points(self) -> PriorPoints:
+        count = len(self.pseudo_inputs)
+        return PriorPoints(self.inputs().detach(), torch.full((count,), 1 / count, dtype=torch.float64))
 
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
-        posterior = encoded_beside(encode, self.inputs(), batch)
+        posterior = encode_points(encode, self.inputs(), batch)
         return NormalMixture(posterior.mean, posterior.log_variance, posterior.mean.new_zeros(len(self.pseudo_inputs)))

@@ -1,1 +1,1 @@
-"""One page that shows what runs have learned."""
+"""A page that shows what runs have learned."""

@@ -1,17 +1,17 @@
-"""What the parts of the page are built of."""
+"""What the sections of the page are built from."""
 
 import base64
 from collections.abc import Callable, Sequence
 
 from PIL import Image
 
-from bype.pictures import png
+from bype.plates import png
 from bype.report.contents import RunContents
 from bype.report.markup import Markup, element
 
 
 def section(title: str, text: str, *content: Markup, is_wide: bool = False) -> Markup:
-    """Return a part of the page; a wide one takes a line for itself."""
+    """Return a section of the page; a wide one takes the full width."""
     head = (element("h2", title), element("p", text, class_="soft"))
     return element("section", *head, *content, class_="wide" if is_wide else None)
 
@@ -23,7 +23,7 @@ def card(title: str, content: Markup, *below: Markup) -> Markup:
 
 
 def picture_of(picture: Image.Image, text: str) -> Markup:
-    """Return a picture, inside the page."""
+    """Return a picture that is part of the page's file."""
     data = base64.b64encode(png(picture)).decode()
     small = picture.width < 700
     return element("img", src=f"data:image/png;base64,{data}", alt=text, class_="pixels" if small else None)
@@ -32,7 +32,7 @@ def picture_of(picture: Image.Image, text: str) -> Markup:
 def pictures(
     runs: Sequence[RunContents], title: str, text: str, choose: Callable[[RunContents], Image.Image | None]
 ) -> Markup:
-    """Return a part that shows a picture of each run that has it."""
+    """Return a section that shows a picture of each run that has one."""
     shown = [(run, picture) for run in runs if (picture := choose(run)) is not None]
     if not shown:
         return Markup("")

@@ -23,7 +23,7 @@ class Series:
 
 @dataclass(frozen=True)
 class _Scale:
-    """Where values lie on the drawing."""
+    """The map from values to places on the drawing."""
 
     low: float
     high: float
@@ -68,15 +68,15 @@ def line_chart(
     series
         The lines.
     title
-        For those who cannot see the chart.
+        Text for readers who cannot see the chart.
     x_label, y_label
-        Of the axes.
+        Names of the axes.
     marks
         Values of x to mark at the lower edge.
     x_ticks
         Where to label x; round numbers if left out.
     min_range
-        Show at least so much of y, so that small differences look small.
+        Show at least this range of y, so that small differences look small.
     """
     xs = [x for line in series for x in line.x]
     ys = [y for line in series for y in line.y]
@@ -121,7 +121,7 @@ def histogram(values: Sequence[float], *, title: str, x_label: str, y_label: str
 
 
 def scatter(x: Sequence[float], y: Sequence[float], groups: Sequence[int] | None, *, title: str) -> Markup:
-    """Draw points, coloured by group, without axes: only who is near whom means anything."""
+    """Draw dots, coloured by group, without axes: only distances mean anything."""
     size = _WIDTH - 20
     low_x, low_y = min(x), min(y)
     extent = max(max(x) - low_x, max(y) - low_y, 1e-9)

@@ -7,20 +7,20 @@ import numpy as np
 import torch
 from PIL import Image
 
+from bype.data.examples import StoreSource, spread_rows
 from bype.data.files import FileError
 from bype.data.store import Store
 from bype.evaluation import generation
 from bype.evaluation.evaluate import default_split
 from bype.evaluation.pseudopoints import PseudoPoints, describe_points
 from bype.evaluation.records import ClassifierError, Evaluation, read_results
-from bype.pictures import grid, is_picture, plate, to_bytes
-from bype.priors import GaussianPrior, JointPseudocoresetPrior, PseudocoresetPrior, VampPrior
-from bype.training.config import TrainingConfig
-from bype.training.examples import StoreSource
-from bype.training.identity import DataIdentity
-from bype.training.rows import spread_rows
-from bype.training.run import MetricsLine, RunError, read_metrics
-from bype.training.trained import TrainedRun, own_store
+from bype.mixtures import NormalMixture
+from bype.plates import grid, is_image_shape, plate, to_bytes
+from bype.run.config import TrainingConfig
+from bype.run.directory import RunError
+from bype.run.identity import DataIdentity
+from bype.run.metrics import MetricsLine, read_metrics
+from bype.run.opened import TrainedRun, own_store
 
 _COLUMNS = 10
 _LINES = 6
@@ -28,7 +28,7 @@ _LINES = 6
 
 @dataclass(frozen=True)
 class FeatureSummary:
-    """Features of the data beside those of samples, where there are no pictures."""
+    """Features of the data and of samples, for data that are not images."""
 
     names: list[str]
     data_mean: list[float]
@@ -66,37 +66,36 @@ def gather(folder: Path, name: str, data: Path | None = None) -> RunContents:
     results = read_results(folder)
     own = run.data.fingerprint
     current = [found for found in results.evaluations if found.step == run.step]
-    current.sort(key=lambda found: found.fingerprint != own)  # data that the run knows come first
+    current.sort(key=lambda found: found.fingerprint != own)  # the run's own data come first
     chosen = next((e for split in ("test", "validation", "train") for e in current if e.split == split), None)
     augmentation = [found for found in results.augmentation if (found.step, found.fingerprint) == (run.step, own)]
     contents = RunContents(name, run.config, run.data, run.step, read_metrics(folder), chosen, augmentation)
     if chosen is None:
         stale = " of this model" if results.evaluations else ""
-        contents.notes.append(f"There is no evaluation{stale} yet: bype evaluate {folder}")
+        contents.notes.append(f"There is no evaluation{stale} yet. Run: bype evaluate {folder}")
     try:
         store = own_store(run.data, data)
     except (RunError, FileError) as error:
         store = None
-        contents.notes.append(f"The data are not at hand, so what needs them is left out: {error}")
+        contents.notes.append(f"The data are not available, so the sections that need them are left out: {error}")
     generator = torch.Generator().manual_seed(0)
-    if is_picture(run.data.shape):
-        _add_pictures(contents, run, store, generator)
+    if is_image_shape(run.data.shape):
+        _add_images(contents, run, store, generator)
     elif store is not None and len(run.data.shape) == 1:
         contents.features = _feature_summary(run, store, generator)
-    has_points = isinstance(run.model.prior, PseudocoresetPrior | JointPseudocoresetPrior | VampPrior)
-    if store is not None and has_points:
+    if store is not None and run.model.prior.own_points() is not None:
         contents.points = describe_points(run.model, store.split("train"), len(run.data.classes))
-        if is_picture(run.data.shape):
+        if is_image_shape(run.data.shape):
             _add_points(contents, contents.points, store)
     return contents
 
 
-def _add_pictures(contents: RunContents, run: TrainedRun, store: Store | None, generator: torch.Generator) -> None:
+def _add_images(contents: RunContents, run: TrainedRun, store: Store | None, generator: torch.Generator) -> None:
     model = run.model
     prior = model.prior_distribution()
     made = generation.sample(model, _COLUMNS * _LINES, prior=prior, generator=generator)
     contents.samples = grid(to_bytes(made.numpy()), _COLUMNS)
-    if not isinstance(model.prior, GaussianPrior):
+    if isinstance(prior, NormalMixture):
         lines = [
             generation.sample(model, _COLUMNS, component=k, prior=prior, generator=generator)
             for k in generation.heaviest_components(prior, _LINES)

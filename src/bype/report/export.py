@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from bype.data.examples import as_stored
 from bype.data.files import FileError
 from bype.data.store import Store
 from bype.data.writer import StoreWriter
 from bype.evaluation.pseudopoints import PseudoPoints
-from bype.pictures import grid, is_picture, plate, png, to_bytes
+from bype.plates import grid, is_image_shape, plate, png, to_bytes
 from bype.report.charts import histogram
 from bype.report.markup import Markup, element
 from bype.report.style import STANDALONE_STYLE
-from bype.training.examples import as_stored
-from bype.training.trained import TrainedRun
+from bype.run.opened import TrainedRun
 
 _COLUMNS = 20
 _NEIGHBOURS = 9
@@ -25,9 +25,9 @@ def export_points(points: PseudoPoints, run: TrainedRun, store: Store, out: Path
     """Write a pseudocoreset to a new folder.
 
     ``coreset.npz`` has points, weights, component numbers, the rows of the nearest training examples and the mix of
-    their labels; ``store`` is a store of the points, labelled by the most frequent of these; ``weights.svg`` shows how
-    the weights are spread; of images, ``points.png`` shows all by weight, and ``nearest.png`` the heaviest, each with
-    the real examples nearest to it.
+    their labels. ``store`` is a store of the points, with the most frequent of these labels. ``weights.svg`` is a
+    histogram of the weights. For images, ``points.png`` shows all points by weight, and ``nearest.png`` the heaviest,
+    each with the training examples nearest to it.
     """
     if out.exists() and any(out.iterdir()):
         raise FileError(f"{out} exists and is not empty; choose another --out")
@@ -48,7 +48,7 @@ def export_points(points: PseudoPoints, run: TrainedRun, store: Store, out: Path
     style = element("style", Markup(STANDALONE_STYLE))
     named = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     (out / "weights.svg").write_text(named.replace("<title>", f"{style}<title>", 1))
-    if is_picture(run.data.shape):
+    if is_image_shape(run.data.shape):
         pixels = to_bytes(points.points)
         (out / "points.png").write_bytes(png(grid(pixels, _COLUMNS)))
         train = store.split("train")

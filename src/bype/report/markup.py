@@ -1,4 +1,4 @@
-"""HTML and SVG in which every text is escaped, unless it was made here."""
+"""HTML and SVG in which every text is escaped, except markup that was made here."""
 
 import html
 
@@ -6,7 +6,7 @@ _VOID = {"img", "meta"}
 
 
 class Markup(str):
-    """Text that is markup already."""
+    """Text that is already markup."""
 
     __slots__ = ()
 

@@ -7,7 +7,7 @@ from bype.report.blocks import section, table
 from bype.report.contents import RunContents
 from bype.report.markup import Markup
 
-_NETWORKS = {"vae": "VAE", "hvae": "HVAE", "convhvae": "ConvHVAE", "celeba": "residual VAE"}
+_NETWORKS = {"vae": "VAE", "hvae": "HVAE", "convhvae": "ConvHVAE", "residual": "residual VAE"}
 
 
 def _describe_prior(run: RunContents) -> str:
@@ -20,12 +20,13 @@ def _describe_prior(run: RunContents) -> str:
         case "exemplar":
             return f"exemplars, {config.components} in a step"
         case "bype":
-            how = "never updated" if config.update == "frozen" else f"updated by {config.update}"
+            rule = "" if config.rule is None else config.rule.name
+            how = "never moved" if rule == "frozen" else f"moved by {rule}"
             return f"pseudocoreset of {config.components} points, {how}"
 
 
 def numbers(runs: Sequence[RunContents]) -> Markup:
-    """Return the table of what is known of the runs."""
+    """Return the table of all that is known about the runs."""
     lines: list[tuple[str, list[str]]] = []
 
     def add(name: str, value: Callable[[RunContents], str]) -> None:
@@ -50,7 +51,7 @@ def numbers(runs: Sequence[RunContents]) -> Markup:
     add("Linear probe", lambda run: _of_representation(run, lambda r: f"{100 * r.probe_accuracy:.2f} %"))
     return section(
         "In numbers",
-        "Nats per example, small is good; ± is one standard error over examples.",
+        "Nats per example; smaller is better. ± is one standard error over examples.",
         table(["", *[run.name for run in runs]], lines),
         is_wide=True,
     )
@@ -94,8 +95,6 @@ def _likelihood(run: RunContents) -> str:
         notes = ["a single draw" if error is None else f"draws ± {error:.3f}"]
         if density.scale == "unnormalised":
             notes.append("the paper's scale, not normalised")
-        if density.neglected > 0.0005:
-            notes.append(f"at most {density.neglected:.3f} too high, for components left out")
         if density.precision_difference is not None:
             notes.append(f"{density.precision}: {density.precision_difference:+.3f} against float32")
         return f"{_pm(density.negative_log_likelihood)} ({'; '.join(notes)})"

@@ -47,15 +47,15 @@ def _sections(runs: Sequence[RunContents]) -> list[Markup]:
         pictures(runs, "Samples", "Drawn from the prior and decoded.", lambda run: run.samples),
         pictures(
             runs,
-            "More of the same kind",
-            "Each line is drawn from one component of the prior; these are the heaviest.",
+            "Samples by component",
+            "Each line is drawn from one component of the prior, the heaviest first.",
             lambda run: run.plates,
         ),
         coreset(runs),
         pictures(
             runs,
             "Reconstructions",
-            "Examples, each line above what the model makes of it.",
+            "Lines of examples, each above its reconstructions.",
             lambda run: run.reconstructions,
         ),
         pictures(

@@ -1,4 +1,4 @@
-"""The parts of the page that show more than one picture of a kind."""
+"""The sections of the page that hold more than one kind of picture or a chart."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ def training(runs: Sequence[RunContents]) -> Markup:
     for number, run in enumerate(runs):
         for part, is_dashed in (("validation", False), ("train", True)):
             if len(runs) > 1 and is_dashed and any("validation" in line.parts for line in run.metrics):
-                continue  # several runs are compared by what was not trained on
+                continue  # several runs are compared on the validation split only
             points = [
                 (line.epoch, line.parts[part]["negative_elbo"])
                 for line in run.metrics
@@ -32,7 +32,7 @@ def training(runs: Sequence[RunContents]) -> Markup:
     if updates:
         keys.append(key("update of the pseudocoreset", "tick"))
     chart = line_chart(series, title="Minus ELBO by epoch", x_label="epoch", y_label="−ELBO, nats", marks=updates)
-    text = "Minus ELBO at full weight of the KL terms. A steep start is cut off."
+    text = "Minus ELBO with the full weight of the KL terms. A steep start is cut off."
     legend = element("ul", *keys, class_="legend")
     return section("Training", text, element("div", card("", chart, legend), class_="cards"))
 
@@ -61,7 +61,7 @@ def _points(runs: Sequence[RunContents], run: RunContents, points: PseudoPoints)
         points.weights.tolist(), title="Weights of the pseudo-points", x_label="weight", y_label="pseudo-points"
     )
     text = (
-        f"They stand for {points.weights.sum():,.0f} examples and are as varied as {points.effective_number:.0f} "
+        f"The points stand for {points.weights.sum():,.0f} examples and are as varied as {points.effective_number:.0f} "
         f"points of equal weight."
     )
     cards.append(card("" if cards else heading(runs, run), chart, element("figcaption", text)))
@@ -134,7 +134,7 @@ def maps(runs: Sequence[RunContents]) -> Markup:
         cards.append(card(heading(runs, run), chart, element("ul", *keys, class_="legend")))
     if not cards:
         return Markup("")
-    text = "Latent means of examples, laid out by t-SNE: neighbours are alike."
+    text = "Latent means of examples, laid out by t-SNE: neighbours are similar."
     return section("Map", text, element("div", *cards, class_="cards"))
 
 

@@ -1,4 +1,4 @@
-"""How the page looks: by day and by night, on a laptop, a phone and paper."""
+"""How the page looks: in light and dark mode, on a laptop, a phone and paper."""
 
 _COLOURS = ("0072b2", "d55e00", "009e73", "cc79a7", "e69f00", "56b4e9", "8c6d31", "7a5195", "999999", "b8b000")
 _CHART_STYLE = (
@@ -22,7 +22,7 @@ _CHART_STYLE = (
     )
 )
 _BRIGHTER = {0: "3f9fdd", 6: "b8935a", 7: "a57bc0"}
-"""Colours that would be too dark by night."""
+"""Brighter colours for those that would be too dark in dark mode."""
 _LIGHT = "--paper: #ffffff; --card: #f6f7f9; --ink: #16181d; --soft: #5b6270; --line: #dfe2e8; --accent: #0072b2;"
 _DARK = "--paper: #14161a; --card: #1d2026; --ink: #e9ebef; --soft: #a3abb8; --line: #343944; --accent: #56b4e9;"
 STANDALONE_STYLE = f"svg {{ {_LIGHT} background: var(--paper); }}{_CHART_STYLE}"

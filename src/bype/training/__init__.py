@@ -1,1 +1,1 @@
-"""Training: the configuration, the loop, and a run directory that can be continued to the bit."""
+"""Training: one step, validation, updates, and the loop that brings them together."""

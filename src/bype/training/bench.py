@@ -1,6 +1,5 @@
 """What training costs with one prior and another, as ratios on this machine."""
 
-import dataclasses
 import os
 import platform
 import statistics
@@ -13,41 +12,43 @@ import torch
 from torch import Tensor
 
 from bype.console import Report, no_report
-from bype.coreset import PSVI, ELBOAscent, Tracking
+from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.store import Store
 from bype.priors import ExampleSource
-from bype.training.config import TrainingConfig, steps_per_epoch
-from bype.training.examples import StoreSource, TrainingOrder
+from bype.pseudocoreset.settings import (
+    AscentSettings,
+    FrozenSettings,
+    JointSettings,
+    PSVISettings,
+    TrackingSettings,
+)
+from bype.run.config import TrainingConfig
+from bype.span import steps_per_epoch
 from bype.training.step import TrainingStep
 
 _BLOCK_SECONDS = 0.2
 _JITTER = 0.02
-_TRACKING = TrainingConfig(update="tracking")
-_SHARES = {
-    "tracking, in every step": (_TRACKING, 0, 0),
-    "psvi, a pass every 10 epochs": (TrainingConfig(update="psvi"), 10, 0),
-    "elbo, 100 steps of 1,000 every 5 epochs": (
-        TrainingConfig(update="elbo", update_batch=1000),
-        5,
-        100,
-    ),
+_TRACKING = TrainingConfig()
+_RULES = {
+    "tracking, in every step": _TRACKING,
+    "psvi, a pass every 10 epochs": TrainingConfig(rule=PSVISettings()),
+    "ascent, 100 steps of 1,000 every 5 epochs": TrainingConfig(rule=AscentSettings()),
 }
 
 
 def priors_to_time(num_train: int) -> dict[str, TrainingConfig]:
     """Return what is compared, the reference first; 25,000 exemplars, 5,000 points, or half of the training split."""
     exemplars = min(25000, num_train // 2)
-    exact = dataclasses.replace(_TRACKING, live_components=0)
     more = min(5000, num_train // 2)
     return {
         "Gaussian prior": TrainingConfig(prior="gaussian"),
         "pseudocoreset, tracking": _TRACKING,
-        f"pseudocoreset, tracking, {more:,} points, 64 encoded": dataclasses.replace(
-            _TRACKING, components=more, live_components=64
+        f"pseudocoreset, tracking, {more:,} points, 64 encoded": TrainingConfig(
+            components=more, rule=TrackingSettings(live_points=64)
         ),
-        "pseudocoreset, tracking, all points encoded": exact,
-        "pseudocoreset, no update between epochs": TrainingConfig(update="frozen"),
-        "pseudocoreset, joint": TrainingConfig(update="joint"),
+        "pseudocoreset, tracking, all points encoded": TrainingConfig(rule=TrackingSettings(live_points=None)),
+        "pseudocoreset, no update between epochs": TrainingConfig(rule=FrozenSettings()),
+        "pseudocoreset, joint": TrainingConfig(rule=JointSettings()),
         "VampPrior": TrainingConfig(prior="vamp"),
         "Exemplar, 500 drawn in each step": TrainingConfig(prior="exemplar"),
         f"Exemplar, nearest 10 of {exemplars:,}": TrainingConfig(prior="exemplar", components=exemplars, neighbours=10),
@@ -56,12 +57,12 @@ def priors_to_time(num_train: int) -> dict[str, TrainingConfig]:
 
 
 def components_to_time(sizes: tuple[int, ...]) -> dict[str, TrainingConfig]:
-    """Return tracking with so many components, 500 first: all of them counted, and those near by an inverted file."""
+    """Return tracking with so many components, 500 first: 3,200 counted in turn, and all of them counted."""
     found = {"500 components": _TRACKING}
     for size in sizes:
-        more = dataclasses.replace(_TRACKING, components=size)
-        found[f"{size:,} components, 32 near and others in turn"] = dataclasses.replace(more, neighbours=32)
-        found[f"{size:,} components, all counted"] = more
+        in_turn = TrackingSettings(scored_points=3200)
+        found[f"{size:,} components, 3,200 in turn"] = TrainingConfig(components=size, rule=in_turn)
+        found[f"{size:,} components, all counted"] = TrainingConfig(components=size)
     return found
 
 
@@ -83,7 +84,7 @@ class JitteredCopies:
         return jittered.clamp_(0, 1) if examples.ndim == 4 else jittered  # pixels have a range, features have none
 
 
-class Racer:
+class TimedTraining:
     """Steps of one configuration on real data, timed in blocks."""
 
     def __init__(self, config: TrainingConfig, store: Store) -> None:
@@ -91,8 +92,8 @@ class Racer:
         self._source = StoreSource(split)
         is_more = config.prior in ("bype", "vamp") and config.components > len(split)
         examples: ExampleSource = JitteredCopies(self._source, config.components) if is_more else self._source
-        self._order = TrainingOrder(split, config.seed, config.batch_size, config.window_blocks)
-        self.take = TrainingStep(config, split.shape, examples)
+        self._order = TrainingOrder(split, config.seed, config.batch_size, None)
+        self.step = TrainingStep.build(config, split.shape, examples)
         self._num_taken = 0
         self._block = 1
 
@@ -108,7 +109,7 @@ class Racer:
         for _ in range(self._block):
             x, rows = self.next_batch()
             generator = torch.Generator().manual_seed(self._num_taken)
-            self.take(x, rows, generator=generator, prior_generator=generator)
+            self.step(x, rows, generator=generator, prior_generator=generator)
         mean = (time.perf_counter() - start) / self._block
         steps = round(_BLOCK_SECONDS / mean)
         self._block = max(1, min(100, steps) // 4 * 4)  # points that are tracked move in one step of four
@@ -125,69 +126,61 @@ class Timing:
     ratio: tuple[float, float, float]
 
 
-def race(
+def time_in_turn(
     configs: dict[str, TrainingConfig], store: Store, repetitions: int, report: Report = no_report
 ) -> Iterator[Timing]:
     """Time steps in turn, block by block, so that what else the machine does falls on all; compare with the first."""
-    racers = {name: Racer(config, store) for name, config in configs.items()}
-    found: dict[str, list[float]] = {name: [] for name in racers}
+    trainings = {name: TimedTraining(config, store) for name, config in configs.items()}
+    found: dict[str, list[float]] = {name: [] for name in trainings}
     for repetition in range(repetitions + 2):  # two to warm up: the first step works out caches, the second block sizes
-        for name, racer in racers.items():
-            seconds = racer.seconds()
+        for name, training in trainings.items():
+            seconds = training.seconds()
             if repetition >= 2:
                 found[name].append(seconds)
         report(repetition + 1, repetitions + 2)
-    reference = found[next(iter(racers))]
+    reference = found[next(iter(trainings))]
     for name, times in found.items():
         ratios = [own / other for own, other in zip(times, reference, strict=True)]
         yield Timing(name, _quartiles([1e3 * each for each in times]), _quartiles(ratios))
 
 
-def update_shares(store: Store, repetitions: int) -> Iterator[tuple[str, float]]:
-    """Return, for each rule, which part of the training time goes into moving the pseudocoreset."""
+def rule_shares(store: Store, repetitions: int) -> Iterator[tuple[str, float]]:
+    """Return, for each rule, which part of the training time goes into moving the pseudocoreset.
+
+    The gradient that rule and network share is not counted. An update is timed on a few batches.
+    """
     split = store.split("train")
-    for name, (config, num_epochs, num_steps) in _SHARES.items():
-        racer = Racer(config, store)
-        rule, batch_size = racer.take.rule, config.update_batch or config.batch_size
-        order = TrainingOrder(split, 1, batch_size, 0)
-        step = statistics.median(racer.seconds() for _ in range(repetitions + 2))
-        if isinstance(rule, Tracking):
-            yield name, _tracking_share(racer, rule, repetitions)
-        elif isinstance(rule, PSVI | ELBOAscent):
-            moves = []
-            rule.start_update()
-            for j in range(repetitions + 2):
-                x = StoreSource(split).read(order.rows(j))
-                start = time.perf_counter()
-                rule.step(racer.take.model, x)
-                moves.append(time.perf_counter() - start)
-            update = statistics.median(moves) * (num_steps or order.steps_per_epoch)
-            epochs = num_epochs * step * steps_per_epoch(len(split), config.batch_size)
-            yield name, update / (update + epochs)
-
-
-def _tracking_share(racer: Racer, rule: Tracking, repetitions: int) -> float:
-    """Return which part of training steps moves the pseudocoreset, apart from the gradient that all of it shares."""
-    timed = {name: _Timed(getattr(rule, name)) for name in ("pull", "step")}
-    for name, function in timed.items():
-        setattr(rule, name, function)
-    start = time.perf_counter()
-    for _ in range(repetitions):
-        racer.seconds()
-    return sum(function.seconds for function in timed.values()) / (time.perf_counter() - start)
+    for name, config in _RULES.items():
+        training = TimedTraining(config, store)
+        rule, num_steps = training.step.rule, steps_per_epoch(len(split), config.batch_size)
+        timed = [_Timed(getattr(rule, method)) for method in ("loss_term", "to_sum", "step")]
+        for method, function in zip(("loss_term", "to_sum", "step"), timed, strict=True):
+            setattr(rule, method, function)
+        step_seconds = statistics.median(training.seconds() for _ in range(repetitions + 2))
+        rule_seconds = sum(function.seconds for function in timed) / max(1, timed[-1].calls)
+        update_seconds = 0.0  # for each training step
+        if rule.every is not None:
+            order = TrainingOrder(split, 1, rule.batch_size or config.batch_size, None)
+            batches = [StoreSource(split).read(order.rows(j)) for j in range(repetitions + 2)]
+            start = time.perf_counter()
+            rule.update(training.step.model, batches)
+            a_batch = (time.perf_counter() - start) / len(batches)
+            update_seconds = a_batch * (rule.num_batches or order.steps_per_epoch) / rule.every.in_steps(num_steps)
+        yield name, (rule_seconds + update_seconds) / (step_seconds + update_seconds)
 
 
 class _Timed:
-    """A function that remembers how long its calls took."""
+    """A function that remembers how often it was called, and how long that took."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self.seconds = 0.0
+        self.calls, self.seconds = 0, 0.0
 
     def __call__(self, *arguments: Any) -> Any:
         start = time.perf_counter()
         found = self._function(*arguments)
         self.seconds += time.perf_counter() - start
+        self.calls += 1
         return found
 
 

@@ -1,4 +1,4 @@
-"""Curves and pictures for TensorBoard, where it is installed."""
+"""Curves and images for TensorBoard, if it is installed."""
 
 import importlib.util
 from pathlib import Path
@@ -9,22 +9,21 @@ import torch
 
 from bype.distributions import Distribution
 from bype.models.base import LatentModel
-from bype.pictures import grid, is_picture, to_bytes
-from bype.priors import PseudocoresetPrior
+from bype.plates import grid, is_image_shape, to_bytes
 
-_NUM_PICTURES = 64
+_NUM_IMAGES = 64
 _COLUMNS = 8
 
 
 class Board:
-    """Writes what :mod:`metrics.jsonl` holds, samples and the heaviest pseudo-points.
+    """Writes the numbers of ``metrics.jsonl``, samples and the heaviest pseudo-points.
 
     Parameters
     ----------
     folder
-        Where the events go.
+        Where the events are written.
     step
-        Events after this step, left by an earlier process, no longer count.
+        Later events, left by an earlier process, are discarded.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
@@ -40,25 +39,25 @@ class Board:
                     self._writer.add_scalar(f"{part}/{name}", value, step)
 
     @torch.no_grad()
-    def show_pictures(self, step: int, model: LatentModel, prior: Distribution, generator: torch.Generator) -> None:
-        """Add pictures of the model as it is."""
-        if not is_picture(model.data_shape):
+    def show_samples(self, step: int, model: LatentModel, prior: Distribution, generator: torch.Generator) -> None:
+        """Add samples of the current model, and its heaviest points."""
+        if not is_image_shape(model.data_shape):
             return
-        output = model.decode(prior.sample((_NUM_PICTURES,), generator=generator), at_mean=True)
+        output = model.decode(prior.sample((_NUM_IMAGES,), generator=generator), at_mean=True)
         self._add("samples", step, model.unflatten(model.likelihood.mean(output)))
-        if isinstance(model.prior, PseudocoresetPrior):
-            heaviest = model.prior.pseudocoreset.probabilities.argsort(descending=True)[:_NUM_PICTURES]
-            self._add("pseudocoreset", step, model.prior.pseudocoreset.points[heaviest])
+        if own := model.prior.own_points():
+            heaviest = own.probabilities.argsort(descending=True)[:_NUM_IMAGES]
+            self._add("points", step, own.points[heaviest])
 
     def _add(self, name: str, step: int, images: torch.Tensor) -> None:
         picture = np.asarray(grid(to_bytes(images.cpu().numpy()), _COLUMNS).convert("RGB"))
         self._writer.add_image(name, picture, step, dataformats="HWC")
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is left, and close."""
         self._writer.close()
 
 
 def open_board(folder: Path, step: int) -> Board | None:
-    """Return a board, or nothing if TensorBoard is not installed."""
+    """Return a board, or ``None`` if TensorBoard is not installed."""
     return Board(folder, step) if importlib.util.find_spec("tensorboard") else None

@@ -1,4 +1,4 @@
-"""What a run would take, measured on a few steps."""
+"""The size and the time of a run, measured on a few steps."""
 
 import math
 import statistics
@@ -8,17 +8,18 @@ from pathlib import Path
 
 import torch
 
+from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.store import Store
-from bype.training.build import build_model
-from bype.training.config import Span, TrainingConfig, steps_per_epoch
-from bype.training.examples import StoreSource, TrainingOrder
+from bype.run.build import build_model
+from bype.run.config import TrainingConfig
+from bype.span import Span, steps_per_epoch
 from bype.training.step import TrainingStep
 
 _STEPS = 8
 
 
 def dry_run(config: TrainingConfig, data: Path) -> Iterator[str]:
-    """Say in lines how large the model is and how long an epoch takes; nothing is written."""
+    """Describe in lines how large the model is and how long an epoch takes; nothing is written."""
     store = Store(data)
     split = store.split("train")
     model = build_model(config, split.shape, StoreSource(split))
@@ -38,7 +39,7 @@ def seconds_per_epoch(config: TrainingConfig, store: Store) -> float:
     """Return how long an epoch takes, without validation and updates, from a few steps."""
     split = store.split("train")
     source = StoreSource(split)
-    training_step = TrainingStep(config, split.shape, source)
+    training_step = TrainingStep.build(config, split.shape, source)
     order = TrainingOrder(split, config.seed, config.batch_size, config.window_blocks)
     seconds = []
     for step in range(_STEPS):

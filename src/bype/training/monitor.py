@@ -1,4 +1,4 @@
-"""Where the time of each process goes, in the text format that monitoring systems read."""
+"""How each process spends its time, in the text format that monitoring systems read."""
 
 import time
 
@@ -9,9 +9,9 @@ PARTS = ("data", "compute", "communication")
 
 
 class Timings:
-    """Seconds that each process of a run has spent on each part of its steps, since this one began.
+    """Seconds that each process of a run has spent on each part of its steps, since this process began.
 
-    Every process fills its own row of ``newest``; summed over all of them, it tells each about the others.
+    Every process fills its own row of ``newest``; the sum over processes holds the rows of all.
 
     Parameters
     ----------
@@ -26,18 +26,18 @@ class Timings:
         self.totals = torch.zeros(size, len(PARTS), dtype=torch.float64)
 
     def add(self, data: float, compute: float, communication: float) -> None:
-        """Add what a step of this process took; the next step tells the others."""
+        """Add the seconds of one step of this process."""
         self._own += torch.tensor([data, compute, communication], dtype=torch.float64)
 
-    def tell(self) -> Tensor:
-        """Return what to sum over all processes: what this one has not told yet."""
+    def to_sum(self) -> Tensor:
+        """Return what to sum over all processes: the seconds of this one since the last call."""
         self.newest.zero_()
         self.newest[self._rank] = self._own
         self._own.zero_()
         return self.newest
 
-    def hear(self) -> None:
-        """Take in what the sum tells of all processes."""
+    def add_sum(self) -> None:
+        """Add the sum over all processes to the totals."""
         self.totals += self.newest
 
 
@@ -55,11 +55,11 @@ def monitoring_text(step: int, timings: Timings) -> str:
         f"bype_step {step}",
         "# TYPE bype_heartbeat_seconds gauge",
         "# UNIT bype_heartbeat_seconds seconds",
-        "# HELP bype_heartbeat_seconds When the run gave its newest sign of life, in seconds since 1970.",
+        "# HELP bype_heartbeat_seconds Time of the last heartbeat, in seconds since 1970.",
         f"bype_heartbeat_seconds {time.time():.3f}",
         "# TYPE bype_spent_seconds counter",
         "# UNIT bype_spent_seconds seconds",
-        "# HELP bype_spent_seconds What steps took in each process since it began; communication includes waiting.",
+        "# HELP bype_spent_seconds Time spent on steps in each process since it began; communication includes waiting.",
     ]
     for rank, row in enumerate(timings.totals.tolist()):
         for part, seconds in zip(PARTS, row, strict=True):

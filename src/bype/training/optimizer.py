@@ -31,11 +31,10 @@ class NormalisedAdam:
         return [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
 
     def step(self) -> None:
-        """Apply the gradients and clear them."""
+        """Apply the gradients; they stay until :meth:`clear`."""
         if self._normalise:
             normalise_(self.gradients())
         self._adam.step()
-        self.clear()
 
     def clear(self) -> None:
         """Forget the gradients."""

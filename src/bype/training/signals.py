@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGINT and SIGTERM ask, and the loop answers when it can."""
+"""Requests to stop: SIGINT and SIGTERM ask, and the training loop stops when it can."""
 
 import signal
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from types import FrameType
 
 
 class StopRequest:
-    """Whether somebody has asked this process to stop, and by which signal."""
+    """Whether this process was asked to stop, and by which signal."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Have SIGINT and SIGTERM ask instead of kill; a second SIGINT kills."""
+        """Let SIGINT and SIGTERM ask to stop instead of killing the process; a second SIGINT kills it."""
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.signal = number

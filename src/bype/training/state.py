@@ -1,16 +1,32 @@
 """What changes while a run goes on, apart from tensors."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import torch
 
-from bype.data.files import is_number
+from bype.data.decode import decode
 from bype.distributed import Group
 from bype.objective import ELBOTerms
 
-_COUNTS = ("step", "best_step", "metrics_bytes")
+
+@dataclass(frozen=True)
+class _Saved:
+    """A state as it is in a checkpoint."""
+
+    step: int
+    best: float | None
+    best_step: int
+    metrics_bytes: int
+    is_update_due: bool
+    shares: tuple[tuple[int, dict[str, float]], ...]
+    """Of each process: its number of examples, and their sums."""
+
+    def __post_init__(self) -> None:
+        counts = (self.step, self.best_step, self.metrics_bytes, *(count for count, _ in self.shares))
+        if min(counts) < 0 or not self.shares:
+            raise ValueError("counts must not be negative, and shares must not be empty")
 
 
 @dataclass
@@ -30,15 +46,8 @@ class TrainingState:
 
     def to_fields(self, group: Group) -> dict[str, Any]:
         """Return the fields for a checkpoint, with the sums of each process; all processes call this together."""
-        shares = [json.loads(text) for text in group.gather(json.dumps([self.num_examples, self.sums]).encode())]
-        return {
-            "step": self.step,
-            "best": self.best,
-            "best_step": self.best_step,
-            "metrics_bytes": self.metrics_bytes,
-            "is_update_due": self.is_update_due,
-            "shares": shares,
-        }
+        shares = tuple(map(json.loads, group.gather(json.dumps([self.num_examples, self.sums]).encode())))
+        return asdict(_Saved(self.step, self.best, self.best_step, self.metrics_bytes, self.is_update_due, shares))
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any], group: Group) -> Self:
@@ -46,22 +55,19 @@ class TrainingState:
 
         As many processes as wrote it get their own sums back; of another number the first one gets them all.
         """
-        if set(fields) != {"best", "shares", "is_update_due", *_COUNTS}:
-            raise ValueError("its fields are others")
-        shares, best, is_update_due = fields["shares"], fields["best"], fields["is_update_due"]
-        if not (isinstance(shares, list) and shares and all(map(_is_share, shares))):
-            raise ValueError("its sums are no numbers")
-        if not (all(_is_count(fields[name]) for name in _COUNTS) and (best is None or is_number(best))):
-            raise ValueError("its counts are no counts")
-        if not isinstance(is_update_due, bool):
-            raise ValueError("its is_update_due is neither true nor false")
+        try:
+            saved = decode(_Saved, fields)
+        except ValueError as error:
+            raise ValueError(f"its state is broken: {error}") from error
+        shares = saved.shares
         if len(shares) == group.size:
             num_examples, sums = shares[group.rank]
         else:
             num_examples = sum(count for count, _ in shares) if group.is_first else 0
             sums = {n: sum(s.get(n, 0.0) for _, s in shares) if group.is_first else 0.0 for n in shares[0][1]}
-        step, best_step, metrics_bytes = (fields[name] for name in _COUNTS)
-        return cls(step, dict(sums), num_examples, best, best_step, metrics_bytes, is_update_due)
+        return cls(
+            saved.step, dict(sums), num_examples, saved.best, saved.best_step, saved.metrics_bytes, saved.is_update_due
+        )
 
     def add(self, terms: ELBOTerms) -> None:
         """Add a step's terms to the sums, of the examples that this process has."""
@@ -77,20 +83,6 @@ class TrainingState:
         means = {name: value / max(1, count) for name, value in zip(self.sums, sums, strict=True)}
         self.sums, self.num_examples = {}, 0
         return means
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**62
-
-
-def _is_share(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == 2
-        and _is_count(value[0])
-        and isinstance(value[1], dict)
-        and all(map(is_number, value[1].values()))
-    )
 
 
 def named_sums(terms: ELBOTerms) -> dict[str, float]:

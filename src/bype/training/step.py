@@ -1,19 +1,24 @@
-"""One step of training: gradients, the network's move, and a pseudocoreset that follows at every step."""
+"""One step of training: gradients, the pseudocoreset's step, the network's step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from bype.coreset import Tracking
 from bype.distributed import Group
-from bype.distributions import Randomness, RowRandomness
+from bype.models.base import LatentModel
 from bype.objective import ELBO, ELBOTerms
 from bype.priors import ExampleSource
-from bype.training.build import build_model, build_rule
-from bype.training.config import TrainingConfig
+from bype.pseudocoreset.rule import Rule
+from bype.randomness import Randomness, RowRandomness
+from bype.run.build import build_model, build_rule
+from bype.run.config import TrainingConfig
 from bype.training.optimizer import NormalisedAdam
+
+OwnRule = Callable[[LatentModel], Rule]
+"""Makes a rule for a model: a rule's class, if it is built from a model alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,34 +36,50 @@ class TrainingStep:
 
     Parameters
     ----------
-    config
-        What to train.
-    shape
-        Of one example.
-    train
-        The training examples, for priors that start at them or stand on them.
-    update_steps
-        How many steps an update between two epochs takes, for rules that have such.
+    model, rule, optimizer
+        What is trained, and what moves its pseudocoreset and its network.
     group
         The processes that share each batch. All hold the same model before a step, and after it.
-    device
-        Where the model is, and batches are to be.
     """
 
-    def __init__(
-        self,
+    def __init__(self, model: LatentModel, rule: Rule, optimizer: NormalisedAdam, group: Group | None = None) -> None:
+        self.model = model
+        self.rule = rule
+        self.optimizer = optimizer
+        self.objective = ELBO(model)
+        self._group = group or Group()
+
+    @classmethod
+    def build(
+        cls,
         config: TrainingConfig,
         shape: tuple[int, ...],
         train: ExampleSource,
-        update_steps: int = 1,
         group: Group | None = None,
         device: torch.device | str = "cpu",
-    ) -> None:
-        self._group = group or Group()
-        self.model = build_model(config, shape, train).to(device)
-        self.objective = ELBO(self.model)
-        self.optimizer = NormalisedAdam(self.model.named_parameters(), config.learning_rate, config.normalise_gradients)
-        self.rule = build_rule(config, self.model, update_steps)
+        own_rule: OwnRule | None = None,
+    ) -> Self:
+        """Build all of it from a config.
+
+        Parameters
+        ----------
+        config
+            What to train.
+        shape
+            Of one example.
+        train
+            The training examples, for priors that start at them or stand on them.
+        group
+            The processes that share each batch.
+        device
+            Where the model is, and batches are to be.
+        own_rule
+            Makes a rule of the user's own, in place of the config's.
+        """
+        model = build_model(config, shape, train).to(device)
+        optimizer = NormalisedAdam(model.named_parameters(), config.learning_rate, config.normalise_gradients)
+        rule = build_rule(config.rule, model) if own_rule is None else own_rule(model).to(device)
+        return cls(model, rule, optimizer, group)
 
     def __call__(
         self,
@@ -66,7 +87,6 @@ class TrainingStep:
         indices: Tensor,
         beta: float = 1.0,
         *,
-        num_examples: int | None = None,
         generator: RowRandomness = None,
         prior_generator: Randomness = None,
         also_sum: Sequence[Tensor] = (),
@@ -79,37 +99,24 @@ class TrainingStep:
         ----------
         x, indices, beta, generator, prior_generator
             As for :class:`~bype.objective.ELBO`; of the batch, the examples that this process takes, if any.
-        num_examples
-            In the whole batch, if other processes have the rest of it.
         also_sum
             Float tensors that are to be summed over all processes on this occasion, in place.
         """
-        num_examples = len(x) if num_examples is None else num_examples
+        group, model, rule = self._group, self.model, self.rule
         terms: ELBOTerms = self.objective(
-            x,
-            indices=indices,
-            beta=beta,
-            generator=generator,
-            prior_generator=prior_generator,
-            gather=self._group.gather_rows if self._group.size > 1 else None,
+            x, indices=indices, beta=beta, generator=generator, prior_generator=prior_generator, group=group
         )
-        tracking = self.rule if isinstance(self.rule, Tracking) else None
-        loss = terms.loss_share(num_examples)
+        loss = terms.loss
         total = loss.detach().clone()
-        if tracking is not None:
-            pull = tracking.pull(beta)
-            loss = loss + pull / self._group.size  # every process adds it, and all of it counts once
-        torch.autograd.backward(loss)
-        shared = self.optimizer.gradients() + ([] if tracking is None else tracking.shared(self._group.is_first))
-        self._group.sum_([*shared, total, *also_sum])
+        # Every process adds the rule's term, and all of it counts once.
+        torch.autograd.backward(loss + rule.loss_term(model, terms) / group.size)
+        for_rule = rule.to_sum(model, terms, group.is_first)
+        group.sum_([*self.optimizer.gradients(), *for_rule, total, *also_sum])
         is_finite = bool(total.isfinite())
-        if is_finite and tracking is not None and not pull.isfinite():
-            self.optimizer.clear()
-            raise ValueError("pseudo-points are infinitely far from their targets; try a smaller learning_rate")
-        if is_finite:
-            if tracking is not None:
-                tracking.step(beta, num_examples)
-            self.optimizer.step()
-        else:
+        try:
+            if is_finite:
+                rule.step(model, terms, for_rule)
+                self.optimizer.step()
+        finally:
             self.optimizer.clear()
         return StepOutcome(terms, is_finite)

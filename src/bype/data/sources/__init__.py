@@ -1,4 +1,4 @@
-"""What a user has, read as a stream of examples in constant memory."""
+"""A user's data, read as a stream of examples in constant memory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,18 +34,18 @@ def open_source(source: Path | str, options: SourceOptions) -> Source:
             return open_parquet(path, options)
         _refuse(options.label, "--label", "tables; folders in a folder of images are its classes")
         if is_idx_folder(path) or is_cifar_folder(path):
-            _refuse(options.size, "--size", "folders of images and columns of pictures")
+            _refuse(options.size, "--size", "folders of images and columns of images")
             return open_idx(path, options) if is_idx_folder(path) else open_cifar(path, options)
         return open_images(path, options)
     if not path.exists():
         raise SourceError(f"{path} does not exist")
     if path.suffix not in _BY_SUFFIX:
         raise SourceError(
-            f"{path} is of no kind that is known here; give a folder of images, a folder with the files of MNIST or "
+            f"{path} is of an unknown kind; give a folder of images, a folder with the files of MNIST or "
             f"CIFAR-10, a file ending in {', '.join(_BY_SUFFIX)}, or hf:OWNER/NAME@REVISION"
         )
     if path.suffix != ".parquet":
-        _refuse(options.size, "--size", "folders of images and columns of pictures; resize arrays yourself")
+        _refuse(options.size, "--size", "folders of images and columns of images; resize arrays yourself")
     if path.suffix in (".npy", ".npz"):
         _refuse(options.label, "--label", "tables; labels of arrays are in an array called y or labels")
     return _BY_SUFFIX[path.suffix](path, options)

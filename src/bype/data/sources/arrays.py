@@ -77,7 +77,7 @@ def _layout(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[t
     if len(shape) == 3:
         return (1, *shape[1:]), "uint8", False
     if shape[3] == 4 and shape[1] not in (1, 3):
-        raise SourceError(f"{path}: images of shape {shape[1:]} seem to have an alpha channel; leave it out")
+        raise SourceError(f"{path}: images of shape {shape[1:]} seem to have an alpha channel; remove it")
     if shape[3] in (1, 3):
         return (shape[3], shape[1], shape[2]), "uint8", True
     return shape[1:], "uint8", False
@@ -94,7 +94,7 @@ class _Arrays:
             with self._open(name) as (_, header):
                 self.headers[name] = header
         if not self.headers:
-            raise SourceError(f"{path} holds no array")
+            raise SourceError(f"{path} holds no arrays")
 
     def _archive_members(self) -> dict[str, str | None]:
         try:
@@ -138,7 +138,7 @@ class _Arrays:
                 count = min(step, shape[0] - first)
                 content = file.read(count * row_bytes)
                 if len(content) != count * row_bytes:
-                    raise SourceError(f"{self.path} ends too early: it was cut off")
+                    raise SourceError(f"{self.path} ends too early: it was cut off; copy or download it again")
                 yield np.frombuffer(content, dtype).reshape(count, *shape[1:])
 
     def _rows_of(self, name: str) -> Iterator[int]:
@@ -146,11 +146,11 @@ class _Arrays:
             yield from block.tolist()
 
     def largest_label(self, name: str) -> int:
-        """Return the largest label, having looked at them all."""
+        """Check all labels, and return the largest."""
         largest = 0
         for block in self._blocks(name):
             if block.ndim != 1 or block.dtype.kind not in "iu" or block.min() < 0 or block.max() >= 2**20:
-                raise SourceError(f"{self.path}: labels must be whole numbers from 0 on, one for each example")
+                raise SourceError(f"{self.path}: labels must be whole numbers of at least 0, one for each example")
             largest = max(largest, int(block.max()))
         return largest
 

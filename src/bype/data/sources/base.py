@@ -1,4 +1,4 @@
-"""What all sources have in common."""
+"""What all sources share."""
 
 import importlib.util
 from collections.abc import Callable, Collection, Iterator
@@ -16,11 +16,11 @@ class SourceError(ValueError):
 
 
 class DifferentSizesError(SourceError):
-    """Images of different sizes, where none was chosen."""
+    """Images of different sizes, and no size was chosen."""
 
 
 class Chunk(NamedTuple):
-    """Some consecutive examples (n, *shape) and, where there are any, their labels (n,)."""
+    """Some consecutive examples (n, *shape) and, if they have labels, these (n,)."""
 
     rows: NDArray[Any]
     labels: NDArray[np.int32] | None = None
@@ -28,17 +28,17 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Pool:
-    """Examples that are still to be divided into splits, or all of one split.
+    """Examples that are still to be divided into splits, or that form one split.
 
     Attributes
     ----------
     split
         ``None`` if they are to be divided, else the split that they all belong to.
     num_rows
-        How many there are, counting any that turn out to be unreadable.
+        How many there are, including those that turn out to be unreadable.
     read
-        Starts reading them: chunks of examples, each with the positions in the pool that it holds. What cannot
-        be read is left out.
+        Starts reading them: chunks of examples, each with the positions in the pool that it holds. Examples
+        that cannot be read are left out.
     validation
         How many of them, or what share, become the validation split by default.
     test
@@ -67,34 +67,34 @@ class Source:
     classes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     skipped: list[str] = field(default_factory=list)
-    """What could not be read, in words; filled while reading."""
+    """What could not be read, and why; filled while reading."""
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a user may say about the data."""
+    """What a user may set about the data."""
 
     label: str | None = None
     """The column of a table that holds the label."""
     size: int | None = None
-    """Resize images to this height and width, cutting off what is not square."""
+    """Crop images to a square, and resize them to this height and width."""
 
 
 def shares(splits: Collection[str | None], split: str | None) -> tuple[float, float]:
-    """Return what share of a split becomes validation and test by default: a tenth each, where there is none yet."""
+    """Return the default shares of a split for validation and test: a tenth for each that does not exist yet."""
     if split not in (None, "train"):
         return 0.0, 0.0
     return tuple(0.0 if name in splits else 0.1 for name in ("validation", "test"))  # type: ignore[return-value]
 
 
 def require_extra(module: str, extra: str) -> None:
-    """Refuse if a module is missing that an optional part of bype needs."""
+    """Refuse to go on without a module that an optional part of bype needs."""
     if importlib.util.find_spec(module) is None:
         raise SourceError(f"this needs {module}; install it with: pip install 'bype[{extra}]'")
 
 
 def numbered(chunks: Iterator[Chunk]) -> Iterator[tuple[NDArray[np.int64], Chunk]]:
-    """Give each example its position, where chunks leave none out."""
+    """Give each example its position, for chunks that leave no example out."""
     start = 0
     for chunk in chunks:
         yield np.arange(start, start + len(chunk.rows), dtype=np.int64), chunk

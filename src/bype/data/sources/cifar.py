@@ -32,10 +32,10 @@ def open_cifar(folder: Path, options: SourceOptions) -> Source:
 
 def _count(path: Path) -> int:
     if not path.is_file():
-        raise SourceError(f"{path} is missing")
+        raise SourceError(f"{path} is missing; download CIFAR-10 again")
     size = path.stat().st_size
     if size == 0 or size % _ROW_BYTES:
-        raise SourceError(f"{path} is no CIFAR-10 batch: its size is no multiple of {_ROW_BYTES} bytes")
+        raise SourceError(f"{path} is not a CIFAR-10 batch: its size is not a multiple of {_ROW_BYTES} bytes")
     return size // _ROW_BYTES
 
 

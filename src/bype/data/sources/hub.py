@@ -24,8 +24,8 @@ def open_hub(name: str, options: SourceOptions) -> Source:
     match = re.fullmatch(r"hf:([\w.-]+(?:/[\w.-]+)?)@([\w./-]+)", name)
     if match is None:
         raise SourceError(
-            f"{name!r} names no data set and revision; write hf:OWNER/NAME@REVISION, where the revision is a commit or "
-            f"a tag, so that the same command means the same data"
+            f"{name!r} names no data set and revision; write hf:OWNER/NAME@REVISION, with a commit or a tag as the "
+            f"revision, so that the same command always means the same data"
         )
     require_extra("huggingface_hub", "hub")
     hub = importlib.import_module("huggingface_hub")
@@ -34,7 +34,7 @@ def open_hub(name: str, options: SourceOptions) -> Source:
         folder = Path(
             hub.snapshot_download(data_set, repo_type="dataset", revision=revision, allow_patterns="*.parquet")
         )
-    except (OSError, ValueError) as error:  # the hub's errors are of these kinds
+    except (OSError, ValueError) as error:  # the kinds of error that the hub raises
         raise SourceError(f"cannot download {name}: {str(error).splitlines()[0]}") from error
     if next(folder.rglob("*.parquet"), None) is None:
         raise SourceError(

@@ -72,7 +72,7 @@ def _header(path: Path, num_dimensions: int) -> tuple[int, ...]:
 def _read_header(file: BinaryIO, path: Path, num_dimensions: int) -> tuple[int, ...]:
     header = file.read(4 + 4 * num_dimensions)
     if len(header) != 4 + 4 * num_dimensions or header[:4] != bytes([0, 0, 8, num_dimensions]):
-        raise SourceError(f"{path} is no IDX file of bytes with {num_dimensions} dimensions")
+        raise SourceError(f"{path} is not an IDX file of bytes with {num_dimensions} dimensions")
     return struct.unpack(f">{num_dimensions}I", header[4:])
 
 
@@ -97,5 +97,5 @@ def _exactly(file: BinaryIO, size: int, path: Path) -> bytes:
     except (OSError, EOFError) as error:
         raise SourceError(f"cannot read {path}: {error}") from error
     if len(content) != size:
-        raise SourceError(f"{path} ends too early: it was cut off")
+        raise SourceError(f"{path} ends too early: it was cut off; download it again")
     return content

@@ -1,7 +1,6 @@
-"""Parquet files: columns of numbers, or a column of pictures as data sets on the Hugging Face hub have them."""
+"""Parquet files: columns of numbers, or a column of images as in data sets on the Hugging Face hub."""
 
 import importlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
@@ -11,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bype.data.decode import decode
+from bype.data.files import parse_json
 from bype.data.sources.base import Chunk, Pool, Source, SourceError, SourceOptions, numbered, require_extra, shares
-from bype.data.sources.pictures import Picture, open_pictures
+from bype.data.sources.image_files import ImageFile, open_image_files
 
 _BATCH_ROWS = 1024
 _MAX_CLASSES = 100_000
@@ -28,9 +29,9 @@ def is_parquet_folder(folder: Path) -> bool:
 def open_parquet(path: Path, options: SourceOptions) -> Source:
     """Open a parquet file, or a folder of them.
 
-    A column of pictures makes images. Otherwise all columns must hold numbers or lists of equal length of them, and
-    are features. The column called ``label``, or the one that ``options.label`` names, is the label. Files named
-    after splits, such as train-00000.parquet, or lying in folders of such names, are these splits.
+    If a column holds images, these are the examples. Otherwise all columns are features: numbers, or lists of
+    numbers of one length. The column called ``label``, or the one that ``options.label`` names, is the label. Files
+    or folders named after splits, such as train-00000.parquet, are these splits.
     """
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     by_split: dict[str | None, list[Path]] = {}
@@ -39,19 +40,19 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
     if len(by_split) == 1:
         by_split = {None: files}
     elif None in by_split or "train" not in by_split:
-        raise SourceError(f"{path}: some files are named after splits, others are not, or there is none for train")
+        raise SourceError(f"{path}: some files are named after splits and others are not, or none is for train")
     tables = {split: _Table(files, options.label) for split, files in by_split.items()}
     first, *others = tables.values()
     for other in others:
         if other.columns != first.columns:
-            raise SourceError(f"{other.files[0]} has other columns than {first.files[0]}")
+            raise SourceError(f"{other.files[0]} has different columns from {first.files[0]}")
     classes = first.class_names()
     if classes is None and first.label is not None:
         classes = _classes([value for table in tables.values() for value in table.distinct_labels()], first)
     numbers = None if classes is None else _label_numbers(classes, first.has_number_labels)
     if first.picture_column is not None:
         splits = {split: (lambda table=table: table.pictures(numbers)) for split, table in tables.items()}
-        return open_pictures(f"parquet {path.name}", splits, options, tuple(classes or ()), numbers is not None)
+        return open_image_files(f"parquet {path.name}", splits, options, tuple(classes or ()), numbers is not None)
     width = first.width()
     pools = tuple(
         Pool(
@@ -78,7 +79,7 @@ def _split_of(path: Path) -> str | None:
 def _classes(values: list[Any], table: "_Table") -> list[str]:
     if table.has_number_labels:
         if min(values) < 0 or max(values) >= 2**20:
-            raise SourceError(f"column {table.label!r}: labels that are numbers must be whole and from 0 on")
+            raise SourceError(f"column {table.label!r}: labels that are numbers must be whole and at least 0")
         return [str(k) for k in range(max(values) + 1)]
     return sorted(set(values))
 
@@ -105,7 +106,7 @@ class _Table:
             except (OSError, self._arrow.ArrowException) as error:
                 raise SourceError(f"cannot read {path}: {error}") from error
             if not schemas[-1].equals(schemas[0]):
-                raise SourceError(f"{path} has other columns than {files[0]}")
+                raise SourceError(f"{path} has different columns from {files[0]}")
         if self.num_rows == 0:
             raise SourceError(f"{files[0]} has no rows")
         self._schema = schemas[0]
@@ -123,13 +124,13 @@ class _Table:
         self.has_number_labels = self.label is not None and types.is_integer(self._schema.field(self.label).type)
         pictures = [field.name for field in self._schema if field.name != self.label and self._is_picture(field.type)]
         if len(pictures) > 1:
-            raise SourceError(f"{files[0]} has several columns of pictures: {', '.join(pictures)}; keep one")
+            raise SourceError(f"{files[0]} has several columns of images: {', '.join(pictures)}; keep one")
         self.picture_column = pictures[0] if pictures else None
         self.features = [] if pictures else [name for name in self.columns if name != self.label]
         for name in self.features:
             self._require_numbers(name)
         if not pictures and not self.features:
-            raise SourceError(f"{files[0]} has neither pictures nor features")
+            raise SourceError(f"{files[0]} has neither images nor features")
 
     def _is_picture(self, kind: Any) -> bool:
         types = self._arrow.types
@@ -143,18 +144,17 @@ class _Table:
             kind = kind.value_type
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
             raise SourceError(
-                f"{self.files[0]}: column {name!r} holds {kind}, neither numbers nor pictures; drop it, or name it "
+                f"{self.files[0]}: column {name!r} holds {kind}, neither numbers nor images; drop it, or name it "
                 f"with --label if it is the label"
             )
 
     def class_names(self) -> list[str] | None:
-        """Return the names of the classes, if the files come from the hub and tell them."""
+        """Return the names of the classes, if the files come from the hub and contain them."""
         try:
-            known = json.loads((self._schema.metadata or {}).get(b"huggingface", b"{}"))
-            names = known["info"]["features"][self.label]["names"]
+            known = parse_json((self._schema.metadata or {}).get(b"huggingface", b"{}"))
+            return decode(list[str], known["info"]["features"][self.label]["names"])
         except (ValueError, KeyError, TypeError):
             return None
-        return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
     def _batches(self, columns: list[str]) -> Iterator[tuple[str, int, Any]]:
         """Go through the rows: a file's name, the number of a batch's first row in it, and the batch."""
@@ -176,7 +176,7 @@ class _Table:
             if None in distinct:
                 raise SourceError(f"{name}: column {self.label!r} has no label in row {first} or one soon after")
             if len(distinct) > _MAX_CLASSES:
-                raise SourceError(f"column {self.label!r} has over {_MAX_CLASSES} different values: it is no label")
+                raise SourceError(f"column {self.label!r} has over {_MAX_CLASSES} values; choose another --label")
         return distinct
 
     def _labels(self, batch: Any, numbers: Mapping[Any, int] | None) -> NDArray[np.int32] | None:
@@ -185,16 +185,16 @@ class _Table:
         try:
             return np.array([numbers[value] for value in batch.column(self.label).to_pylist()], dtype=np.int32)
         except KeyError as error:
-            raise SourceError(f"column {self.label!r} holds {error}, which is no class of the data set") from error
+            raise SourceError(f"column {self.label!r} holds {error}, which is not a class of the data set") from error
 
-    def pictures(self, numbers: Mapping[Any, int] | None) -> Iterator[Picture]:
-        """Go through the pictures."""
+    def pictures(self, numbers: Mapping[Any, int] | None) -> Iterator[ImageFile]:
+        """Go through the images."""
         columns = [name for name in (self.picture_column, self.label) if name is not None]
         for name, first, batch in self._batches(columns):
             labels = self._labels(batch, numbers)
             for k, value in enumerate(batch.column(self.picture_column).to_pylist()):
                 content = value.get("bytes") if isinstance(value, dict) else value
-                yield Picture(
+                yield ImageFile(
                     f"{name} row {first + k}", BytesIO(content or b""), 0 if labels is None else int(labels[k])
                 )
 
@@ -209,14 +209,14 @@ class _Table:
             column = batch.column(name)
             if self._arrow.types.is_nested(column.type):
                 if column.null_count or len({len(value) for value in column}) > 1:
-                    raise SourceError(f"{file}: lists in column {name!r} are not all of one length from row {first} on")
+                    raise SourceError(f"{file}: lists in column {name!r} differ in length from row {first} on")
                 part = column.flatten().to_numpy(zero_copy_only=False).reshape(batch.num_rows, -1)
             else:
                 part = column.to_numpy(zero_copy_only=False)[:, None]
             part = part.astype(np.float32)
             if not np.isfinite(part).all():
                 row = first + int(np.flatnonzero(~np.isfinite(part).all(1))[0])
-                raise SourceError(f"{file}: column {name!r}, row {row}: no finite number; fill or drop such rows")
+                raise SourceError(f"{file}: column {name!r}, row {row}: not a finite number; fill or drop such rows")
             parts.append(part)
         return np.concatenate(parts, axis=1)
 
@@ -226,5 +226,5 @@ class _Table:
         for name, first, batch in self._batches(columns):
             rows = self._rows(name, first, batch)
             if rows.shape[1] != width:
-                raise SourceError(f"{name}: from row {first} on, rows have {rows.shape[1]} features, before {width}")
+                raise SourceError(f"{name}: from row {first} on, rows have {rows.shape[1]} features instead of {width}")
             yield Chunk(rows, self._labels(batch, numbers))

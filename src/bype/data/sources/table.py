@@ -29,7 +29,7 @@ def open_table(path: Path, options: SourceOptions) -> Source:
 
 
 class _Table:
-    """A table, gone through once to count lines and classes."""
+    """A table, read once to count lines and classes."""
 
     def __init__(self, path: Path, label: str | None) -> None:
         self.path = path
@@ -52,7 +52,7 @@ class _Table:
             if self.label_column is not None:
                 classes.add(cells[self.label_column])
                 if len(classes) > _MAX_CLASSES:
-                    raise SourceError(f"{path}: column {label!r} has over {_MAX_CLASSES} different values: no label")
+                    raise SourceError(f"{path}: {label!r} has over {_MAX_CLASSES} values; choose another --label")
         if self.num_rows == 0:
             raise SourceError(f"{path} has no lines below its header")
         self.classes = sorted(classes)
@@ -66,7 +66,7 @@ class _Table:
                         continue
                     if len(cells) != len(self.columns):
                         raise SourceError(
-                            f"{self.path}, line {reader.line_num}: {len(cells)} cells, not {len(self.columns)}"
+                            f"{self.path}, line {reader.line_num}: {len(cells)} cells instead of {len(self.columns)}"
                         )
                     yield reader.line_num, cells
             except (csv.Error, UnicodeDecodeError) as error:

@@ -1,0 +1,174 @@
+"""Looking at what a run has learned."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bype.cli.examples import named_examples, save_lines
+from bype.cli.options import ExampleNames, MaybeName, MaybePath, Numbers, RunFolder, UsageError, parse
+
+
+@dataclass(frozen=True)
+class _Sample:
+    run: RunFolder
+    """Open this run directory"""
+    out: Path
+    """Write a plate to this .png file, or numbers to .npy, or features to .csv"""
+    count: int = 64
+    """Generate this many; with --component, --heaviest or --like, for each of them"""
+    component: Numbers = ()
+    """Draw from these components of the prior (bype coreset shows their numbers); a line for each"""
+    heaviest: int = 0
+    """Draw from this many components of largest weight; a line for each"""
+    like: ExampleNames = ()
+    """Generate examples like these: image files, or row numbers of --split; a line for each, the given one first"""
+    noise: bool = False
+    """Draw from the likelihood, as in the paper's Algorithm 1, instead of taking its mean"""
+    data: MaybePath = None
+    """Use this store instead of the one that the run was trained on"""
+    split: MaybeName = None
+    """Count row numbers in this split; in test if left out"""
+    seed: int = 0
+    """Set the seed of all random numbers"""
+
+
+def sample(words: list[str]) -> int:
+    """Generate examples."""
+    options = parse(_Sample, words, "bype sample", "Generate new examples.")
+    import torch
+
+    from bype.evaluation import generation
+    from bype.run.opened import TrainedRun
+
+    if options.count < 1 or options.heaviest < 0:
+        raise UsageError("--count must be at least 1, --heaviest not negative")
+    if bool(options.component) + bool(options.heaviest) + bool(options.like) > 1:
+        raise UsageError("choose one of --component, --heaviest and --like")
+    if options.like and options.noise:
+        raise UsageError("--noise is for samples of the prior; leave it out with --like")
+    run = TrainedRun.open(options.run, options.data)
+    model = run.model
+    generator = torch.Generator().manual_seed(options.seed)
+    if options.like:
+        lines = []
+        for x in named_examples(run, options.like, options.data, options.split):
+            copies = x.expand(options.count, *x.shape)
+            made = generation.generate_like(model, copies, generation.default_way(model), generator=generator)
+            lines.append(torch.cat([x[None], made]))
+    else:
+        prior = model.prior_distribution()
+        try:
+            components = options.component or generation.heaviest_components(prior, options.heaviest)
+            lines = [
+                generation.sample(
+                    model, options.count, component=k, with_noise=options.noise, prior=prior, generator=generator
+                )
+                for k in components or (None,)
+            ]
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        if not components:
+            lines = list(torch.split(lines[0], max(1, round(options.count**0.5))))
+    save_lines(lines, options.out, run.data.shape)
+    print(f"{sum(map(len, lines))} examples in {options.out}")
+    return 0
+
+
+@dataclass(frozen=True)
+class _Reconstruct:
+    run: RunFolder
+    """Open this run directory"""
+    out: Path
+    """Write a plate to this .png file, examples above reconstructions; or only reconstructions to .npy or .csv"""
+    examples: ExampleNames = ()
+    """Reconstruct these: image files, or row numbers of --split; the first 20 rows if left out"""
+    data: MaybePath = None
+    """Use this store instead of the one that the run was trained on"""
+    split: MaybeName = None
+    """Count row numbers in this split; in test if left out"""
+
+
+def reconstruct(words: list[str]) -> int:
+    """Show examples and their reconstructions."""
+    options = parse(_Reconstruct, words, "bype reconstruct", "Show examples and their reconstructions.")
+    import torch
+
+    from bype.evaluation import generation
+    from bype.run.opened import TrainedRun
+
+    run = TrainedRun.open(options.run, options.data)
+    x = named_examples(run, options.examples, options.data, options.split, most=20)
+    made = generation.reconstruct(run.model, x)
+    error = (made - x).square().flatten(1).sum(1)
+    lines = [made]
+    if options.out.suffix == ".png":
+        lines = [part for pair in zip(torch.split(x, 10), torch.split(made, 10), strict=True) for part in pair]
+    save_lines(lines, options.out, run.data.shape)
+    print(
+        f"{len(x)} examples and their reconstructions in {options.out}; "
+        f"squared error {error.mean():.3f}, summed over dimensions, mean over examples"
+    )
+    return 0
+
+
+@dataclass(frozen=True)
+class _Interpolate:
+    run: RunFolder
+    """Open this run directory"""
+    out: Path
+    """Write a plate to this .png file, or numbers to .npy, or features to .csv"""
+    between: ExampleNames = ()
+    """Join pairs of these: image files, or row numbers of --split (default: the first 16); a line for each pair"""
+    steps: int = 10
+    """Show this many examples in a line, both ends included"""
+    data: MaybePath = None
+    """Use this store instead of the one that the run was trained on"""
+    split: MaybeName = None
+    """Count row numbers in this split; in test if left out"""
+
+
+def interpolate(words: list[str]) -> int:
+    """Show the way from one example to another."""
+    options = parse(_Interpolate, words, "bype interpolate", "Show the way from one example to another.")
+    from bype.evaluation import generation
+    from bype.run.opened import TrainedRun
+
+    if options.steps < 2 or len(options.between) % 2:
+        raise UsageError("give --between its examples in pairs, and --steps at least 2, for both ends")
+    run = TrainedRun.open(options.run, options.data)
+    ends = named_examples(run, options.between, options.data, options.split, most=16)
+    if len(ends) < 2:
+        raise UsageError("the split has only one example; name two with --between")
+    pairs = zip(ends[::2], ends[1::2], strict=False)  # the last of an odd number of examples has no partner
+    lines = [generation.interpolate(run.model, start, end, options.steps) for start, end in pairs]
+    save_lines(lines, options.out, run.data.shape)
+    print(f"{len(lines)} lines of {options.steps} examples in {options.out}")
+    return 0
+
+
+@dataclass(frozen=True)
+class _Coreset:
+    run: RunFolder
+    """Open this run directory"""
+    out: Path
+    """Write coreset.npz, weights.svg, a store of the points and, for images, two plates to this new folder"""
+    data: MaybePath = None
+    """Look here for the store that the run was trained on, if it has moved"""
+
+
+def coreset(words: list[str]) -> int:
+    """Show and export the pseudocoreset."""
+    options = parse(_Coreset, words, "bype coreset", "Show the pseudocoreset by weight, and export it.")
+    from bype.evaluation.pseudopoints import describe_points, points_of
+    from bype.report.export import export_points
+    from bype.run.opened import TrainedRun, open_store
+
+    run = TrainedRun.open(options.run, options.data)
+    points_of(run.model)  # refuses a run without points before it looks for the data
+    store = open_store(run.data, options.data)
+    points = describe_points(run.model, store.split("train"), len(run.data.classes))
+    export_points(points, run, store, options.out)
+    heaviest = zip(points.component[:5], points.weights[:5], strict=True)
+    top = ", ".join(f"{component} ({weight:.0f})" for component, weight in heaviest)
+    print(f"{len(points.weights)} pseudo-points that stand for {points.weights.sum():,.0f} examples in {options.out}")
+    print(f"as varied as {points.effective_number:.0f} of equal weight; the heaviest, by number and weight: {top}")
+    return 0

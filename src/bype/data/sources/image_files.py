@@ -1,0 +1,193 @@
+"""Images in any format that Pillow reads, decoded to pixels of one size."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from bype.data.sources.base import (
+    CHUNK_BYTES,
+    Chunk,
+    DifferentSizesError,
+    Pool,
+    Source,
+    SourceError,
+    SourceOptions,
+    shares,
+)
+
+_GREY_MODES = {"1", "L", "LA", "I", "I;16", "F"}
+_UNREADABLE = (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError, Warning)
+
+
+class ImageFile(NamedTuple):
+    """An image that is not decoded yet."""
+
+    name: str
+    file: Path | BytesIO
+    label: int
+
+
+Pictures = Callable[[], Iterable[ImageFile]]
+"""Starts to go through the images, always in the same order."""
+
+
+def open_image_files(
+    description: str,
+    splits: Mapping[str | None, Pictures],
+    options: SourceOptions,
+    classes: tuple[str, ...],
+    has_labels: bool,
+) -> Source:
+    """Look at all images, without decoding them, and open them as a source.
+
+    Parameters
+    ----------
+    description
+        Where they come from, for people.
+    splits
+        The images of each split; ``None`` for those that are to be divided.
+    options
+        Without a size, all images must have the same one.
+    classes, has_labels
+        The names of the labels, if there are any.
+    """
+    survey = _Survey(options.size)
+    counts = {split: survey.count(split, pictures) for split, pictures in splits.items()}
+    channels, height, width = survey.shape()
+    size = None if options.size is None else (width, height)
+
+    def read(split: str | None) -> Iterator[tuple[NDArray[np.int64], Chunk]]:
+        step = max(1, CHUNK_BYTES // (channels * height * width))
+        positions: list[int] = []
+        pixels: list[NDArray[np.uint8]] = []
+        labels: list[int] = []
+
+        def chunk() -> tuple[NDArray[np.int64], Chunk]:
+            targets = np.array(labels, dtype=np.int32) if has_labels else None
+            return np.array(positions, dtype=np.int64), Chunk(np.stack(pixels), targets)
+
+        for position, picture in enumerate(splits[split]()):
+            if (split, position) in survey.unreadable:
+                continue
+            image = _read_pixels(picture.file, channels, size)
+            if isinstance(image, str):
+                survey.skipped.append(f"{picture.name}: {image}")
+                continue
+            positions.append(position)
+            pixels.append(image)
+            labels.append(picture.label)
+            if len(pixels) == step:
+                yield chunk()
+                positions, pixels, labels = [], [], []
+        if pixels:
+            yield chunk()
+
+    pools = tuple(
+        Pool(name, count, lambda split=split: read(split), *shares(splits, split))  # type: ignore[misc]
+        for split, count in counts.items()
+        for name in [None if split == "train" else split]
+    )
+    return Source(description, (channels, height, width), "uint8", pools, has_labels, classes, skipped=survey.skipped)
+
+
+class _Survey:
+    """What a first look at all images finds."""
+
+    def __init__(self, size: int | None) -> None:
+        self._size = size
+        self._sizes: dict[tuple[int, int], str] = {}
+        self._is_grey = True
+        self._num_seen = 0
+        self.skipped: list[str] = []
+        self.unreadable: set[tuple[str | None, int]] = set()
+
+    def count(self, split: str | None, pictures: Pictures) -> int:
+        """Look at the images of a split and return how many there are."""
+        number = 0
+        for picture in pictures():
+            number += 1
+            looked = _look(picture.file)
+            if isinstance(looked, str):
+                self.skipped.append(f"{picture.name}: {looked}")
+                self.unreadable.add((split, number - 1))
+                continue
+            mode, size = looked
+            self._is_grey = self._is_grey and mode in _GREY_MODES
+            self._sizes.setdefault(size, picture.name)
+            if len(self._sizes) > 1 and self._size is None:
+                (one, first), (other, second) = self._sizes.items()
+                raise DifferentSizesError(
+                    f"the images have different sizes: {first} is {one[0]}x{one[1]}, {second} is "
+                    f"{other[0]}x{other[1]}; choose one with --size, for instance --size 64"
+                )
+        self._num_seen += number
+        return number
+
+    def shape(self) -> tuple[int, int, int]:
+        """Return (channels, height, width)."""
+        if not self._sizes:
+            raise SourceError(f"none of the {self._num_seen} images can be read; the first: {self.skipped[0]}")
+        width, height = (self._size, self._size) if self._size else next(iter(self._sizes))
+        return 1 if self._is_grey else 3, height, width
+
+
+def read_image_file(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return the pixels of an image file, cut and resized to ``shape``, (channels, height, width)."""
+    channels, height, width = shape
+    pixels = _read_pixels(path, channels, (width, height))
+    if isinstance(pixels, str):
+        raise SourceError(f"cannot read {path}: {pixels}")
+    return pixels
+
+
+def _open(file: Path | BytesIO) -> Image.Image:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Pillow warns of images that decode to gigabytes
+        return Image.open(file)
+
+
+def _look(file: Path | BytesIO) -> tuple[str, tuple[int, int]] | str:
+    """Return an image's mode and size as displayed, without decoding it; or why it cannot be read."""
+    try:
+        with _open(file) as image:
+            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+            mode = image.mode
+            if mode in ("P", "PA"):
+                mode = image.palette.mode if image.palette else "RGB"
+            return mode, (image.size[1], image.size[0]) if turned else image.size
+    except _UNREADABLE as error:
+        return _reason(error)
+
+
+def _read_pixels(file: Path | BytesIO, channels: int, size: tuple[int, int] | None) -> NDArray[np.uint8] | str:
+    """Return the pixels (channels, height, width), upright, on a white background; or why they cannot be read."""
+    try:
+        with _open(file) as opened:
+            image = ImageOps.exif_transpose(opened)
+            if image.mode in ("I", "I;16", "F"):
+                values = np.asarray(image, dtype=np.float64)
+                scale = 255 / 65535 if image.mode != "F" and values.max() > 255 else 1.0
+                image = Image.fromarray(np.clip(values * scale, 0, 255).astype(np.uint8))
+            if "A" in image.getbands() or "transparency" in image.info:
+                image = image.convert("RGBA")
+                paper = Image.new("RGBA", image.size, "white")
+                image = Image.alpha_composite(paper, image)
+            image = image.convert("L" if channels == 1 else "RGB")
+            if size is not None:
+                image = ImageOps.fit(image, size, Image.Resampling.LANCZOS)
+            pixels = np.asarray(image, dtype=np.uint8)
+    except _UNREADABLE as error:
+        return _reason(error)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image"
+    return str(error) or type(error).__name__

@@ -1,0 +1,317 @@
+"""Ways to score a mixture of normals: its definition, and faster ones that are tested against it.
+
+A kernel takes components, rows (B, D) of their dtype and, if rows leave components out, the ids of the rows (B,). It
+returns the log densities (B,). :func:`log_prob` alone chooses among them.
+
+Shape letters: ``B`` rows to score, ``M`` mixture components, ``D`` latent dimensions, ``F`` features made of them.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+from bype.distributions import LOG_TWO_PI, DiagonalNormal, squared_length
+
+BLOCK_ELEMENTS = 2**22
+"""The largest rows x components block that is held at once: 16 MB in float32."""
+_CACHED_ELEMENTS = 2**20
+"""The same where nothing is kept for a gradient, and the cache counts."""
+_RECOMPUTED_ELEMENTS = 2**18
+"""The same where they are worked out again for a gradient."""
+_MIN_COMPONENTS = 512
+"""Narrower blocks than this would spend their time in overhead: fewer rows are taken instead."""
+_LOG_NOTHING = -60.0
+"""No component is taken to be further below the nearest: products of numbers near the smallest one are very slow."""
+_ROUNDING = 0.01
+"""How many nats the square of a mean may lose in float32; without a gradient narrower components take float64."""
+
+
+@dataclass(frozen=True, eq=False)
+class Components:
+    """The components of a mixture, with what kernels keep of them between calls that want no gradient.
+
+    With a gradient nothing is kept: it would be part of a graph that may be gone when rows are scored again.
+
+    Parameters
+    ----------
+    means, log_variance, log_weights
+        As :class:`NormalMixture` has them, with the weights normalised if they are to be.
+    ids
+        (M,). Rows of the same id leave the component out.
+    """
+
+    means: Tensor
+    log_variance: Tensor
+    log_weights: Tensor
+    ids: Tensor | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Tell whether all components have one variance."""
+        return self.log_variance.ndim == 0
+
+    @cached_property
+    def centre(self) -> Tensor:
+        """The mean of the means, without gradient: expanded squares lose the fewest digits around it."""
+        return self.means.detach().mean(0)
+
+    def finite_log_weights(self) -> Tensor:
+        """Return the log weights (M,): a block whose weights are all zero would have NaN for a gradient."""
+        dtype = self.means.dtype
+        return self.log_weights.to(dtype).clamp_min(_lowest(dtype))
+
+    def product_parts(self) -> tuple[Tensor, Tensor]:
+        """Return coefficients (M, F) and bias (M,).
+
+        The log of weight times density of row b under component m is made of one product: features_b . coefficients_m +
+        bias_m, and a constant for each row if components share one variance.
+        """
+        mean_MD = self.means - self.centre
+        num_dimensions = mean_MD.shape[1]
+        precision = torch.exp(-self.log_variance)
+        scaled_MD = precision * mean_MD
+        if self.is_shared:
+            coefficients_MF, log_determinant = scaled_MD, num_dimensions * self.log_variance
+        else:
+            coefficients_MF, log_determinant = torch.cat([scaled_MD, -0.5 * precision], 1), self.log_variance.sum(1)
+        normaliser_M = (scaled_MD * mean_MD).sum(1) + num_dimensions * LOG_TWO_PI + log_determinant
+        return coefficients_MF, self.finite_log_weights() - 0.5 * normaliser_M
+
+    @cached_property
+    def kept_product_parts(self) -> tuple[Tensor, Tensor]:
+        """The same, without gradient."""
+        return self.product_parts()
+
+    @cached_property
+    def log_peak(self) -> Tensor:
+        """The log density of a component at its mean, if they share one variance; without gradient."""
+        return -0.5 * self.means.shape[1] * (LOG_TWO_PI + self.log_variance)
+
+    @cached_property
+    def peak_coefficients(self) -> Tensor:
+        """What :func:`by_peaks` multiplies features with, (D + 2, M); without gradient."""
+        coefficients_MD, bias_M = self.kept_product_parts
+        columns = [coefficients_MD, torch.ones_like(bias_M)[:, None], (bias_M - self.log_peak)[:, None]]
+        return torch.cat(columns, 1).T.contiguous()
+
+    @cached_property
+    def finer(self) -> "Components | None":
+        """The same in float64, if components are so narrow that expanded squares would lose too much; no gradient."""
+        if self.means.dtype == torch.float64:
+            return None
+        square_M = (self.means - self.centre).square_().mul_(torch.exp(-self.log_variance)).sum(1)
+        # Variances of their own make sums twice as long; a quarter keeps their loss below 0.02 in up to 400 dimensions.
+        allowed = _ROUNDING if self.is_shared else _ROUNDING / 4
+        if square_M.max() * torch.finfo(square_M.dtype).eps < allowed:
+            return None
+        return Components(self.means.double(), self.log_variance.double(), self.log_weights.double(), self.ids)
+
+
+Kernel = Callable[[Components, Tensor, Tensor | None], Tensor]
+
+
+def log_prob(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None = None) -> Tensor:
+    """Return the log density (B,) of rows (B, D), by the kernel and in the precision that suit."""
+    dtype, with_gradient = components.means.dtype, torch.is_grad_enabled()
+    if not with_gradient and components.finer is not None:
+        components = components.finer
+    kernel: Kernel = by_products
+    if components.is_shared and with_gradient:
+        kernel = by_responsibilities
+    elif components.is_shared and row_ids_B is None:
+        kernel = by_peaks
+    return kernel(components, rows_BD.to(components.means.dtype), row_ids_B).to(dtype)
+
+
+def by_definition(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None = None) -> Tensor:
+    """Sum weight times density over components: what all other kernels must agree with."""
+    means_MD = components.means
+    normals = DiagonalNormal(means_MD, components.log_variance.expand_as(means_MD))
+    joint_BM = components.finite_log_weights() + normals.log_prob(rows_BD[:, None])
+    return torch.logsumexp(_without_own(joint_BM, row_ids_B, components.ids), 1)
+
+
+def by_products(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None = None) -> Tensor:
+    """Score by one product of features and coefficients, in blocks; for all components, with and without gradient.
+
+    Where there are several blocks, a gradient works them out again instead of keeping them.
+    """
+    with_gradient, num_components = torch.is_grad_enabled(), len(components.means)
+    component_step = min(num_components, max(_MIN_COMPONENTS, BLOCK_ELEMENTS // max(1, len(rows_BD))))
+    row_step = max(1, BLOCK_ELEMENTS // component_step)
+    coefficients_MF, bias_M = components.product_parts() if with_gradient else components.kept_product_parts
+    # Splitting once keeps the gradient linear in M: a slice taken inside each block would cost M of its own.
+    parts = _blocks(component_step, coefficients_MF, bias_M, components.ids)
+    row_blocks = _blocks(row_step, rows_BD, row_ids_B)
+    score: Callable[..., Tensor] = partial(_product_block, components)
+    if with_gradient and len(parts) * len(row_blocks) > 1:
+        score = partial(checkpoint, score, use_reentrant=False, preserve_rng_state=False)
+    if len(parts) == 1:
+        return _joined([score(*block, *parts[0]) for block in row_blocks])
+    return _joined([torch.stack([score(*block, *part) for part in parts]).logsumexp(0) for block in row_blocks])
+
+
+def _product_block(
+    components: Components,
+    rows_BD: Tensor,
+    row_ids_B: Tensor | None,
+    coefficients_MF: Tensor,
+    bias_M: Tensor,
+    ids_M: Tensor | None,
+) -> Tensor:
+    offset_BD = rows_BD - components.centre
+    constant_B: Tensor | float = 0.0
+    # Expanded squares need the digits of float32; autocast would round them to half as many.
+    with torch.autocast(rows_BD.device.type, enabled=False):
+        if components.is_shared:
+            features_BF = offset_BD
+            constant_B = -0.5 * torch.exp(-components.log_variance) * torch.linalg.vecdot(offset_BD, offset_BD)
+        else:
+            features_BF = torch.cat([offset_BD, offset_BD.square()], 1)
+        joint_BM = _without_own(torch.addmm(bias_M, features_BF, coefficients_MF.T), row_ids_B, ids_M)
+    if torch.is_grad_enabled():
+        floor_B1 = joint_BM.detach().amax(1, keepdim=True) + _LOG_NOTHING
+        log_sum_B = torch.logsumexp(joint_BM.clamp_min(floor_B1), 1)
+    else:  # the same in the memory that is there
+        largest_B1 = joint_BM.amax(1, keepdim=True)
+        log_sum_B = joint_BM.sub_(largest_B1).exp_().sum(1).log_().add_(largest_B1[:, 0])
+    return log_sum_B + constant_B
+
+
+def by_peaks(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None = None) -> Tensor:
+    """Score where components share one variance, no gradient is wanted and no row leaves a component out.
+
+    Exponents relative to a component's peak are at most 0, so no largest one has to be found and taken off first.
+    They all come from one product, biases and squares of rows included. Rows that are far from every component are
+    scored once more by :func:`by_products`.
+    """
+    step = max(1, _CACHED_ELEMENTS // len(components.means))
+    return _joined([_peak_block(components, rows) for rows in torch.split(rows_BD, step)])
+
+
+def _peak_block(components: Components, rows_BD: Tensor) -> Tensor:
+    floor = -80.0 if rows_BD.dtype == torch.float32 else -690.0  # exponentials below are no normal numbers
+    offset_BD = rows_BD - components.centre
+    half_square_B = squared_length(offset_BD).mul_(-0.5 * torch.exp(-components.log_variance))
+    features_BF = torch.cat([offset_BD, half_square_B[:, None], torch.ones_like(half_square_B)[:, None]], 1)
+    with torch.autocast(rows_BD.device.type, enabled=False):
+        exponent_BM = features_BF @ components.peak_coefficients
+    sum_B = exponent_BM.clamp_min_(floor).exp_().sum(1)
+    log_prob_B = sum_B.log() + components.log_peak
+    is_far_B = sum_B < 1e7 * len(components.means) * math.exp(floor)
+    if is_far_B.any():
+        log_prob_B[is_far_B] = by_products(components, rows_BD[is_far_B])
+    return log_prob_B
+
+
+def by_responsibilities(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None = None) -> Tensor:
+    """Score where components share one variance, with a gradient written out.
+
+    All of it is made of the responsibilities, so that one pass forward and two products backward are enough. Where
+    there are too many pairs to keep them, responsibilities are worked out again, a block of components at a time.
+    """
+    tensors = components.means, components.log_variance, components.finite_log_weights(), components.centre
+    return _joined(
+        [
+            _Responsibilities.apply(rows, *tensors, ids, components.ids)  # type: ignore[no-untyped-call]
+            for rows, ids in _blocks(BLOCK_ELEMENTS // _MIN_COMPONENTS, rows_BD, row_ids_B)
+        ]
+    )
+
+
+class _Responsibilities(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows_BD: Tensor,
+        means_MD: Tensor,
+        log_variance: Tensor,
+        log_weights_M: Tensor,
+        centre_D: Tensor,
+        row_ids_B: Tensor | None,
+        ids_M: Tensor | None,
+    ) -> Tensor:
+        precision = float(torch.exp(-log_variance))  # a plain number saves a dozen operations on tensors of one element
+        offset_BD, mean_MD = rows_BD - centre_D, means_MD - centre_D
+        step = len(means_MD)
+        if len(rows_BD) * step > BLOCK_ELEMENTS:
+            step = max(_MIN_COMPONENTS, min(BLOCK_ELEMENTS, _RECOMPUTED_ELEMENTS) // len(rows_BD))
+        # Expanded squares need the digits of float32; autocast would round them to half as many.
+        with torch.autocast(rows_BD.device.type, enabled=False):
+            square_B, square_M = torch.linalg.vecdot(offset_BD, offset_BD), torch.linalg.vecdot(mean_MD, mean_MD)
+            bias_M = torch.add(log_weights_M, square_M, alpha=-0.5 * precision)
+            logs_B1 = []
+            for mean, bias, ids in _blocks(step, mean_MD, bias_M, ids_M):
+                joint_BM = _without_own(torch.addmm(bias, offset_BD, mean.T, alpha=precision), row_ids_B, ids)
+                largest_B1 = joint_BM.amax(1, keepdim=True)
+                share_BM = joint_BM.sub_(largest_B1).clamp_min_(_LOG_NOTHING).exp_()
+                total_B1 = share_BM.sum(1, keepdim=True)
+                logs_B1.append(total_B1.log().add_(largest_B1))
+        if len(logs_B1) == 1:
+            log_sum_B1, kept = logs_B1[0], (share_BM, total_B1)
+        else:
+            log_sum_B1 = torch.cat(logs_B1, 1).logsumexp(1, keepdim=True)
+            kept = log_sum_B1, torch.ones_like(log_sum_B1)
+        ctx.save_for_backward(*kept, offset_BD, mean_MD, square_B, square_M, bias_M, row_ids_B, ids_M)
+        ctx.step, ctx.precision = step, precision
+        log_normaliser = 0.5 * means_MD.shape[1] * (LOG_TWO_PI + float(log_variance))
+        return torch.add(log_sum_B1[:, 0], square_B, alpha=-0.5 * precision).sub_(log_normaliser)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
+        kept, total_B1, offset_BD, mean_MD, square_B, square_M, bias_M, row_ids_B, ids_M = ctx.saved_tensors
+        precision = ctx.precision
+        weight_B1 = gradient_B[:, None] / total_B1
+        masses_M, pulls_MD, pushed_BD = [], [], (-precision * gradient_B)[:, None] * offset_BD
+        blocks = _blocks(ctx.step, mean_MD, bias_M, ids_M)
+        for mean, bias, ids in blocks:
+            if len(blocks) == 1:
+                shared_BM = kept * weight_B1
+            else:
+                joint_BM = _without_own(torch.addmm(bias, offset_BD, mean.T, alpha=precision), row_ids_B, ids)
+                shared_BM = joint_BM.sub_(kept).clamp_min_(_LOG_NOTHING).exp_().mul_(weight_B1)
+            masses_M.append(shared_BM.sum(0))
+            pulls_MD.append(shared_BM.T @ offset_BD)
+            if ctx.needs_input_grad[0]:
+                pushed_BD.addmm_(shared_BM, mean, alpha=precision)
+        mass_M, pulled_MD = _joined(masses_M), _joined(pulls_MD)
+        in_means = in_log_variance = None
+        if ctx.needs_input_grad[1]:
+            in_means = torch.addcmul(pulled_MD, mass_M[:, None], mean_MD, value=-1).mul_(precision)
+        if ctx.needs_input_grad[2]:
+            # The sum of gradient times responsibility times squared distance, less D for each row.
+            crossed = pulled_MD.flatten() @ mean_MD.flatten()
+            distance = (gradient_B @ square_B).add_(mass_M @ square_M).sub_(crossed, alpha=2)
+            in_log_variance = distance.mul_(0.5 * precision).sub_(gradient_B.sum(), alpha=0.5 * mean_MD.shape[1])
+        return pushed_BD, in_means, in_log_variance, mass_M, None, None, None
+
+
+def _without_own(joint_BM: Tensor, row_ids_B: Tensor | None, ids_M: Tensor | None) -> Tensor:
+    """Take away, in place, what stands where a row and a component have the same id."""
+    if row_ids_B is None or ids_M is None:
+        return joint_BM
+    return joint_BM.masked_fill_(row_ids_B[:, None] == ids_M, _lowest(joint_BM.dtype))
+
+
+def _blocks(step: int, first: Tensor, *others: Tensor | None) -> list[tuple[Any, ...]]:
+    """Cut tensors of one length into blocks, side by side; what is missing is missing in each."""
+    blocks = torch.split(first, step)
+    cut = [[None] * len(blocks) if other is None else torch.split(other, step) for other in others]
+    return list(zip(blocks, *cut, strict=True))
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _lowest(dtype: torch.dtype) -> float:
+    """Return a finite stand-in for log 0: its exponential is zero, its gradient is not NaN."""
+    return torch.finfo(dtype).min / 4

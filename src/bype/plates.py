@@ -1,0 +1,53 @@
+"""Plates: many images in one picture."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+_GAP = 2
+
+
+def is_image_shape(shape: Sequence[int]) -> bool:
+    """Tell whether examples of this shape can be shown as images: (channels, height, width), grey or in colour."""
+    return len(shape) == 3 and shape[0] in (1, 3)
+
+
+def to_bytes(pixels: NDArray[Any]) -> NDArray[np.uint8]:
+    """Turn pixels as a model sees them, (byte + 0.5) / 256, back into bytes; values out of range are clipped.
+
+    Examples
+    --------
+    >>> to_bytes(np.array([-1.0, 0.5 / 256, 128.5 / 256, 255.5 / 256, 2.0])).tolist()
+    [0, 0, 128, 255, 255]
+    """
+    return np.clip(np.floor(np.asarray(pixels, dtype=np.float64) * 256), 0, 255).astype(np.uint8)
+
+
+def plate(lines: Sequence[NDArray[np.uint8]]) -> Image.Image:
+    """Lay out images in lines, each (n, channels, height, width) in bytes; lines may differ in n."""
+    channels, height, width = next(line.shape[1:] for line in lines if len(line))
+    columns = max(len(line) for line in lines)
+    size = (columns * (width + _GAP) - _GAP, len(lines) * (height + _GAP) - _GAP)
+    sheet = Image.new("L" if channels == 1 else "RGB", size, "white")
+    for number, line in enumerate(lines):
+        for column, pixels in enumerate(line):
+            picture = Image.fromarray(pixels[0] if channels == 1 else pixels.transpose(1, 2, 0))
+            sheet.paste(picture, (column * (width + _GAP), number * (height + _GAP)))
+    return sheet
+
+
+def grid(images: NDArray[np.uint8], columns: int) -> Image.Image:
+    """Lay out images (n, channels, height, width) line by line."""
+    return plate([images[first : first + columns] for first in range(0, len(images), columns)])
+
+
+def png(picture: Image.Image, scale: int = 1) -> bytes:
+    """Return a picture as a PNG file, each pixel ``scale`` times as large."""
+    size = (picture.width * scale, picture.height * scale)
+    buffer = io.BytesIO()
+    picture.resize(size, Image.Resampling.NEAREST).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()

@@ -1,0 +1,5 @@
+"""The method: a pseudocoreset, the prior that stands on it, and the rules that move it, one algorithm a file.
+
+``coreset`` holds points and weights, ``prior`` the mixture around them, ``rule`` the contract of all rules. ``psvi`` is
+the published rule; ``ascent``, ``tracking`` and ``joint`` are ours and the controls.
+"""

@@ -1,0 +1,54 @@
+"""The prior of ByPE-VAE: a mixture around the points of a pseudocoreset."""
+
+from torch import Tensor
+
+from bype.distributions import DiagonalNormal
+from bype.mixtures import NormalMixture
+from bype.models.base import LatentModel
+from bype.priors.base import Encode, Prior, PriorPoints, TrainingBatch, encode_points, shared_log_variance
+from bype.pseudocoreset.coreset import Pseudocoreset
+
+
+class PseudocoresetPrior(Prior):
+    r"""The prior of ByPE-VAE: a weighted mixture around the latent means of a pseudocoreset (Eq. 9 to 12).
+
+    .. math:: p(z \mid U, w) = \sum_m \frac{w_m}{N} N(z \mid \mu(u_m), \sigma^2 I)
+
+    One learned variance is shared by all components. The points and weights are no parameters: a
+    :class:`~bype.pseudocoreset.rule.Rule` moves them.
+
+    References
+    ----------
+    Q. Ai, L. He, S. Liu and Z. Xu, ByPE-VAE: Bayesian Pseudocoresets Exemplar VAE, NeurIPS 2021.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bype.models import mlp_vae
+    >>> prior = PseudocoresetPrior(Pseudocoreset(torch.rand(4, 1, 28, 28), total=1000))
+    >>> model = mlp_vae((1, 28, 28), prior)
+    >>> model.prior_distribution().sample((5,)).shape
+    torch.Size([5, 40])
+    """
+
+    def __init__(self, pseudocoreset: Pseudocoreset) -> None:
+        super().__init__()
+        self.pseudocoreset = pseudocoreset
+        self.log_variance = shared_log_variance()
+
+    def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
+        means = encode_points(encode, self.pseudocoreset.points, batch).mean
+        return NormalMixture(means, self.log_variance, self.pseudocoreset.probabilities.log())
+
+    def own_points(self) -> PriorPoints:
+        return PriorPoints(self.pseudocoreset.points, self.pseudocoreset.probabilities)
+
+    def around(self, means: Tensor) -> DiagonalNormal:
+        return DiagonalNormal(means, self.log_variance.expand_as(means))
+
+
+def pseudocoreset_prior_of(model: LatentModel) -> PseudocoresetPrior:
+    """Return a model's prior, or say that it has no pseudocoreset."""
+    if not isinstance(model.prior, PseudocoresetPrior):
+        raise ValueError(f"{type(model.prior).__name__} has no pseudocoreset to update; use PseudocoresetPrior")
+    return model.prior

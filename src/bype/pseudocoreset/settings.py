@@ -1,0 +1,147 @@
+"""The settings of each rule, for a run's config. This file does not load torch, so that help is quick."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from bype.data.decode import check_fields
+from bype.span import Span
+
+
+def setting(default: Any, text: str) -> Any:
+    """Declare a field with its help text."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class FrozenSettings:
+    """Never move the points: they stay the training examples that they start as.
+
+    Examples
+    --------
+    >>> from bype import TrainingConfig
+    >>> TrainingConfig(components=100, rule=FrozenSettings()).rule.name
+    'frozen'
+    """
+
+    name: Literal["frozen"] = "frozen"
+
+
+@dataclass(frozen=True)
+class JointSettings:
+    """Train points and weights by backpropagation, together with the network.
+
+    Examples
+    --------
+    >>> from bype import TrainingConfig
+    >>> TrainingConfig(components=100, rule=JointSettings()).rule.name
+    'joint'
+    """
+
+    name: Literal["joint"] = "joint"
+
+
+@dataclass(frozen=True)
+class PSVISettings:
+    """Update the pseudocoreset as the paper does, every few epochs.
+
+    Examples
+    --------
+    >>> PSVISettings(every="5 epochs", step_size=0.5).optimiser
+    'adam'
+    """
+
+    name: Literal["psvi"] = "psvi"
+    every: str = setting("10 epochs", "Update this often")
+    steps: int | None = setting(None, "Take so many batches in an update; a pass over the training split if left out")
+    batch_size: int | None = setting(None, "Take so many examples in a batch of an update; as in training if left out")
+    step_size: float = setting(0.1, "Set the step size; the paper takes the better of 0.1 and 0.5")
+    optimiser: Literal["adam", "plain"] = setting("adam", "Step as the authors' program does (adam), or as printed")
+    draws: int | None = setting(None, "Draw so many latents in a step; as many as points if left out")
+    centring: Literal["samples", "pixels"] = setting(
+        "samples", "Centre gradients over samples, as printed, or over pixels, as the authors' program does"
+    )
+
+    def __post_init__(self) -> None:
+        """Check each field."""
+        check_fields(self)
+        _require_often(self.every)
+        _require_positive(steps=self.steps, batch_size=self.batch_size, step_size=self.step_size)
+        if self.draws is not None and self.draws < 2:
+            raise ValueError(f"draws must be at least 2, to be centred over each other, not {self.draws}")
+
+
+@dataclass(frozen=True)
+class AscentSettings:
+    """Ascend the ELBO every few epochs with the network held fixed, and keep what validation agrees with.
+
+    Examples
+    --------
+    >>> AscentSettings(steps=50).every
+    '5 epochs'
+    """
+
+    name: Literal["ascent"] = "ascent"
+    every: str = setting("5 epochs", "Update this often")
+    steps: int = setting(100, "Take at most so many batches in an update")
+    batch_size: int = setting(1000, "Take so many examples in a batch of an update")
+    step_size: float = setting(0.01, "Set Adam's step size on the points, in units of the data")
+
+    def __post_init__(self) -> None:
+        """Check each field."""
+        check_fields(self)
+        _require_often(self.every)
+        _require_positive(steps=self.steps, batch_size=self.batch_size, step_size=self.step_size)
+
+
+@dataclass(frozen=True)
+class TrackingSettings:
+    """Follow every training step through latent targets; encode a few points in each step instead of all.
+
+    Examples
+    --------
+    >>> TrackingSettings(live_points=64).step_size
+    0.0001
+    """
+
+    name: Literal["tracking"] = "tracking"
+    live_points: int | None = setting(16, "Encode so many points in a training step; all of them if None")
+    scored_points: int | None = setting(
+        None, "Of very many points, let about so many count in a training step and take turns; all if left out"
+    )
+    step_size: float = setting(1e-4, "Set Adam's step size on the points, for each training step")
+
+    def __post_init__(self) -> None:
+        """Check each field."""
+        check_fields(self)
+        _require_positive(live_points=self.live_points, scored_points=self.scored_points, step_size=self.step_size)
+
+
+@dataclass(frozen=True)
+class OwnSettings:
+    """Use a rule of the user's own, which is handed to :func:`bype.train`."""
+
+    name: Literal["own"] = "own"
+    rule: str = ""
+    """The rule's class, as module and name: the run goes on with it alone."""
+
+
+RuleSettings = FrozenSettings | JointSettings | PSVISettings | AscentSettings | TrackingSettings | OwnSettings
+SETTINGS: dict[str, type[RuleSettings]] = {
+    "tracking": TrackingSettings,
+    "psvi": PSVISettings,
+    "ascent": AscentSettings,
+    "joint": JointSettings,
+    "frozen": FrozenSettings,
+}
+"""The rules that a config can name."""
+
+
+def _require_often(every: str) -> None:
+    if Span.parse(every).count == 0:
+        raise ValueError("every must be longer than nothing, such as '10 epochs'")
+
+
+def _require_positive(**values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and not 0 < value <= 1e9:
+            raise ValueError(f"{name} must be positive, not {value}")

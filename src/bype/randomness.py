@@ -1,0 +1,67 @@
+"""Random numbers: generators that are derived and never carried, and the slice of a draw that a process takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bype.data.order import derive_key
+
+Randomness = torch.Generator | None
+"""Where random numbers come from: a generator, or ``None`` for PyTorch's global one."""
+
+
+@dataclass(frozen=True, eq=False)
+class BatchSlice:
+    """Random numbers for some rows of a larger batch: drawn for all of them, then cut.
+
+    Processes that share a batch and a seed so draw what one process would.
+
+    Parameters
+    ----------
+    generator
+        In the same state for every slice of the batch.
+    start, stop
+        The rows that are here.
+    total
+        The rows of the whole batch.
+    """
+
+    generator: torch.Generator
+    start: int
+    stop: int
+    total: int
+
+
+RowRandomness = Randomness | BatchSlice
+"""Where random numbers for the rows of a batch come from: as above, or a slice of a larger batch."""
+
+
+def generator_for(seed: int, purpose: str, *numbers: int) -> torch.Generator:
+    """Return the generator for one purpose at one moment of a run.
+
+    It depends on nothing else, so a run that is continued, or shared among processes, draws what it would have.
+    """
+    return torch.Generator().manual_seed(derive_key(seed, purpose, *numbers) >> 1)
+
+
+def standard_normal(shape: Sequence[int], *, like: Tensor, generator: RowRandomness = None) -> Tensor:
+    """Draw standard normal numbers (..., rows, D) with the dtype and device of ``like``.
+
+    They are drawn where the generator lives and then moved, so one seed gives one result on every device.
+    """
+    if isinstance(generator, BatchSlice):
+        if shape[-2] != generator.stop - generator.start:
+            raise ValueError(f"a slice of {generator.stop - generator.start} rows cannot serve {shape[-2]} rows")
+        whole = (*shape[:-2], generator.total, shape[-1])
+        drawn = standard_normal(whole, like=like, generator=generator.generator)
+        return drawn[..., generator.start : generator.stop, :]
+    device = like.device if generator is None else generator.device
+    return torch.randn(shape, dtype=like.dtype, device=device, generator=generator).to(like.device)
+
+
+def uniform(shape: Sequence[int], *, device: torch.device, generator: Randomness = None) -> Tensor:
+    """Draw float64 numbers uniform on [0, 1), where the generator lives, and move them to ``device``."""
+    source = device if generator is None else generator.device
+    return torch.rand(shape, dtype=torch.float64, device=source, generator=generator).to(device)

@@ -1,0 +1,1 @@
+"""The run directory: what training writes, and what everything after it opens."""

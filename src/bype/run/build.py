@@ -1,0 +1,162 @@
+"""From a configuration to objects: here, and only here, a name becomes a class."""
+
+import math
+
+import torch
+
+from bype.likelihoods import (
+    PIXEL_RANGE,
+    Bernoulli,
+    DiscretisedLogistic,
+    FixedGaussian,
+    LearnedGaussian,
+    Likelihood,
+    SquaredError,
+)
+from bype.models import LatentModel, conv_hvae, mlp_hvae, mlp_vae, residual_vae
+from bype.priors import ExampleSource, ExemplarPrior, GaussianPrior, NearestExemplarPrior, Prior, VampPrior
+from bype.pseudocoreset.ascent import ELBOAscent
+from bype.pseudocoreset.coreset import Pseudocoreset
+from bype.pseudocoreset.joint import JointPseudocoresetPrior
+from bype.pseudocoreset.prior import PseudocoresetPrior, pseudocoreset_prior_of
+from bype.pseudocoreset.psvi import PSVI, Centring
+from bype.pseudocoreset.rule import Rule
+from bype.pseudocoreset.settings import (
+    AscentSettings,
+    JointSettings,
+    OwnSettings,
+    PSVISettings,
+    RuleSettings,
+    TrackingSettings,
+)
+from bype.pseudocoreset.step_sizes import InverseTimeSteps, RestartedAdam
+from bype.pseudocoreset.tracking import TrackedPseudocoresetPrior, Tracking
+from bype.randomness import generator_for
+from bype.run.config import ConfigError, TrainingConfig
+
+
+def build_model(config: TrainingConfig, shape: tuple[int, ...], train: ExampleSource) -> LatentModel:
+    """Return the untrained model; the same config and data give the same numbers.
+
+    Parameters
+    ----------
+    config
+        What to build.
+    shape
+        Of one example.
+    train
+        The training examples, for priors that start at them or stand on them.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(generator_for(config.seed, "start").initial_seed())
+        return _build_networks(config, shape, _build_prior(config, shape, train))
+
+
+def model_bytes(config: TrainingConfig, shape: tuple[int, ...], num_train: int) -> int:
+    """Return how many bytes the numbers of a model take, without making it: a config may come from a stranger."""
+    try:
+        with torch.device("meta"):
+            plain = _build_networks(config, shape, GaussianPrior(config.latent_dim))
+        numbers = sum(math.prod(tensor.shape) for tensor in plain.state_dict().values())
+    except RuntimeError as error:
+        raise ConfigError(f"a model of this config cannot be built: {str(error).splitlines()[0]}") from error
+    if config.prior in ("vamp", "bype"):
+        numbers += config.components * math.prod(shape)
+    if config.prior == "bype":
+        numbers += config.components * (1 if isinstance(config.rule, JointSettings) else 2)  # weights, else of 8 bytes
+    if isinstance(config.rule, TrackingSettings):
+        numbers += config.components * config.latent_dim  # the targets
+    if config.prior == "exemplar" and config.neighbours is not None:
+        numbers += num_train * config.latent_dim
+    return int(numbers) * torch.float32.itemsize
+
+
+def _build_networks(config: TrainingConfig, shape: tuple[int, ...], prior: Prior) -> LatentModel:
+    is_image = len(shape) == 3
+    if config.network in ("convhvae", "residual") and not is_image:
+        raise ConfigError(f"the network {config.network} takes images; for feature vectors choose vae or hvae")
+    if config.likelihood in ("bernoulli", "discretised-logistic") and not is_image:
+        raise ConfigError(f"the likelihood {config.likelihood} is for pixels; for features choose learned-gaussian")
+    likelihood = _build_likelihood(config, is_image)
+    if config.network == "residual":
+        return residual_vae(shape, prior, likelihood, config.latent_dim)
+    architecture = {"vae": mlp_vae, "hvae": mlp_hvae, "convhvae": conv_hvae}[config.network]
+    model: LatentModel = architecture(shape, prior, likelihood, config.latent_dim, config.hidden)
+    return model
+
+
+def _build_likelihood(config: TrainingConfig, is_image: bool) -> Likelihood:
+    mean_range = PIXEL_RANGE if is_image else None
+    match config.likelihood:
+        case "squared-error":
+            return SquaredError(mean_range)
+        case "gaussian":
+            return FixedGaussian(config.variance, mean_range)
+        case "learned-gaussian":
+            return LearnedGaussian(mean_range=mean_range)
+        case "bernoulli":
+            return Bernoulli()
+        case "discretised-logistic":
+            return DiscretisedLogistic()
+
+
+def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: ExampleSource) -> Prior:
+    data_range = (0.0, 1.0) if len(shape) == 3 else None
+    generator = generator_for(config.seed, "prior start")
+    starts_at_examples = config.prior == "bype" or (config.prior == "vamp" and config.vamp_start == "examples")
+    if starts_at_examples and config.components > len(source):
+        raise ConfigError(
+            f"{config.components} components are more than the {len(source)} examples to train on; "
+            f"take --components {len(source)} or fewer"
+        )
+    match config.prior:
+        case "gaussian":
+            return GaussianPrior(config.latent_dim)
+        case "vamp":
+            if config.vamp_start == "examples":
+                start = VampPrior.start_at_examples(source.take(torch.arange(config.components)), generator=generator)
+            else:
+                start = VampPrior.start_at_random(config.components, shape, generator=generator)
+            return VampPrior(start, data_range)
+        case "exemplar":
+            if config.neighbours is not None:
+                return NearestExemplarPrior(source, config.components, config.latent_dim, config.neighbours)
+            return ExemplarPrior(source, config.components)
+        case "bype":
+            data_range = data_range if config.clamp_points else None
+            pseudocoreset = Pseudocoreset.from_source(source, config.components, data_range, generator=generator)
+            match config.rule:
+                case JointSettings():
+                    return JointPseudocoresetPrior(pseudocoreset)
+                case TrackingSettings() as rule:
+                    num_live = rule.live_points or config.components
+                    return TrackedPseudocoresetPrior(pseudocoreset, config.latent_dim, num_live, rule.scored_points)
+            return PseudocoresetPrior(pseudocoreset)
+
+
+def build_rule(settings: RuleSettings | None, model: LatentModel) -> Rule:
+    """Return the rule that moves a model's pseudocoreset; one that moves nothing, if there is nothing to move."""
+    match settings:
+        case PSVISettings():
+            pseudocoreset = pseudocoreset_prior_of(model).pseudocoreset
+            steps = (
+                RestartedAdam(pseudocoreset, settings.step_size)
+                if settings.optimiser == "adam"
+                else InverseTimeSteps(settings.step_size)
+            )
+            how_often = settings.every, settings.batch_size, settings.steps
+            return PSVI(steps, settings.draws, Centring(settings.centring), *how_often)
+        case AscentSettings():
+            pseudocoreset = pseudocoreset_prior_of(model).pseudocoreset
+            return ELBOAscent(
+                pseudocoreset,
+                settings.step_size,
+                settings.steps,
+                every=settings.every,
+                batch_size=settings.batch_size,
+            )
+        case TrackingSettings() if isinstance(model.prior, TrackedPseudocoresetPrior):
+            return Tracking(model.prior, settings.step_size)
+        case OwnSettings():
+            raise ConfigError(f"this run moves its points by {settings.rule}: pass rule={settings.rule} to bype.train")
+    return Rule()

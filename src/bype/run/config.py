@@ -1,0 +1,130 @@
+"""The configuration of a training run. This file does not load torch, so that reading it is quick."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bype.data.decode import check_fields
+from bype.pseudocoreset.settings import PSVISettings, RuleSettings, TrackingSettings
+from bype.span import Span
+
+Network = Literal["vae", "hvae", "convhvae", "residual"]
+PriorName = Literal["gaussian", "vamp", "exemplar", "bype"]
+LikelihoodName = Literal["squared-error", "gaussian", "learned-gaussian", "bernoulli", "discretised-logistic"]
+
+
+class ConfigError(ValueError):
+    """A setting that makes no sense, and the way out."""
+
+
+def setting(default: Any, text: str) -> Any:
+    """Declare a field with its help text."""
+    return dataclasses.field(default=default, metadata={"help": text, "advanced": False})
+
+
+def advanced(default: Any, text: str) -> Any:
+    """Declare a field whose help text is shown on request only."""
+    return dataclasses.field(default=default, metadata={"help": text, "advanced": True})
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Everything that determines a run, apart from the data.
+
+    Examples
+    --------
+    >>> config = TrainingConfig(prior="bype", components=100, length="20 epochs")
+    >>> config.rule.name
+    'tracking'
+    """
+
+    network: Network = setting("vae", "Choose the paper's VAE, HVAE, ConvHVAE, or its residual network for CelebA")
+    prior: PriorName = setting("bype", "Choose the prior on the latent space")
+    likelihood: LikelihoodName = setting(
+        "squared-error", "Choose the likelihood of the data given the latents; the paper's is not normalised"
+    )
+    components: int = setting(500, "Set the number of pseudo-points, pseudo-inputs, or exemplars in a step")
+    latent_dim: int = setting(40, "Set the dimensions of the latent space")
+    batch_size: int = setting(100, "Set the number of examples in a step")
+    learning_rate: float = setting(5e-4, "Set Adam's learning rate")
+    length: str = setting("4000 epochs", "Stop after this at the latest")
+    warm_up: str = setting("100 epochs", "Raise the weight of the KL terms to 1 over so long")
+    patience: str = setting(
+        "50 epochs", "Stop when validation has not improved for so long after the warm-up; never if '0 epochs'"
+    )
+    checkpoint_every: str = setting("1 epoch", "Save a checkpoint this often; so much is lost if the run is killed")
+    seed: int = setting(0, "Set the seed of all random numbers")
+
+    rule: RuleSettings | None = dataclasses.field(default=None, metadata={"help": "", "advanced": False})
+    """How the pseudocoreset moves; only the prior ``bype`` has one, and tracking is its default."""
+
+    validate_every: str = advanced("1 epoch", "Score the validation split this often")
+    hidden: int = advanced(300, "Set the width of dense hidden layers")
+    variance: float = advanced(0.5, "Set the variance of the likelihood gaussian")
+    normalise_gradients: bool = advanced(True, "Divide each weight's gradient by its norm, as the paper does")
+    clamp_points: bool = advanced(True, "Keep pseudo-points inside the data's range")
+    vamp_start: Literal["random", "examples"] = advanced(
+        "random", "Start pseudo-inputs of the VampPrior as the authors' did (random), or as they meant to (examples)"
+    )
+    neighbours: int | None = advanced(
+        None, "Train the exemplar prior with so many exemplars near to each example, from a cache; exactly if left out"
+    )
+    window_blocks: int | None = advanced(
+        None, "Shuffle within windows of so many blocks, for slow disks; over all examples if left out"
+    )
+
+    def __post_init__(self) -> None:
+        """Fill in the rule, and check each field and what must fit together."""
+        try:
+            check_fields(self)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        if self.rule is None and self.prior == "bype":
+            object.__setattr__(self, "rule", TrackingSettings())
+        _require(self.rule is None or self.prior == "bype", f"the prior {self.prior} has no rule; leave it out")
+        for name in ("components", "latent_dim", "batch_size", "hidden", "neighbours", "window_blocks"):
+            value = getattr(self, name)
+            _require(value is None or 1 <= value <= 10**9, f"{name} must be at least 1, not {value}")
+        for name in ("learning_rate", "variance"):
+            _require(0 < getattr(self, name) < 1e9, f"{name} must be positive, not {getattr(self, name)}")
+        for name in ("length", "validate_every", "checkpoint_every"):
+            _require(_span(self, name).count > 0, f"{name} must be longer than nothing")
+        for name in ("warm_up", "patience"):
+            _span(self, name)
+        _require(self.seed >= 0, f"seed must not be negative, not {self.seed}")
+        if self.prior == "exemplar":
+            _require(self.components >= 2, "an exemplar prior needs components of at least 2")
+        _require(self.neighbours is None or self.prior == "exemplar", "neighbours are for the exemplar prior alone")
+        if isinstance(self.rule, PSVISettings) and self.rule.draws is None:
+            _require(self.components >= 2, "the rule psvi centres its draws: take at least 2 components or draws")
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the fields for a file."""
+        return dataclasses.asdict(self)
+
+    def differences(self, other: "TrainingConfig") -> list[str]:
+        """Say in which fields two configs differ."""
+        mine, others = _flat(self), _flat(other)
+        return [
+            f"{name}: {mine.get(name, 'nothing')} there, {others.get(name, 'nothing')} here"
+            for name in dict.fromkeys([*mine, *others])
+            if mine.get(name) != others.get(name)
+        ]
+
+
+def _flat(config: TrainingConfig) -> dict[str, Any]:
+    fields = config.to_fields()
+    rule = fields.pop("rule") or {}
+    return fields | {"rule" if name == "name" else f"rule_{name}": value for name, value in rule.items()}
+
+
+def _span(config: TrainingConfig, name: str) -> Span:
+    try:
+        return Span.parse(getattr(config, name))
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)

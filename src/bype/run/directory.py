@@ -1,0 +1,212 @@
+"""A run directory: one writer, complete files, and all that is needed to resume or to repeat the run."""
+
+import dataclasses
+import json
+import os
+import platform
+import shutil
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+
+from bype.data.decode import decode
+from bype.data.files import WRITE_FLAGS, FileError, read_json, to_json, write_atomic
+from bype.run.checkpoint import CheckpointFolder
+from bype.run.config import TrainingConfig
+from bype.run.identity import DataIdentity
+from bype.run.lock import LockError, RunLock
+from bype.span import Span, steps_per_epoch
+
+FORMAT_VERSION = 2
+_KEPT_CHECKPOINTS = 2
+_MAX_METRICS_BYTES = 2**24
+_WRITTEN = (
+    "best",
+    "broken.json",
+    "checkpoints",
+    "config.json",
+    "evaluation.json",
+    "manifest.json",
+    "metrics.jsonl",
+    "monitor.prom",
+    "status.json",
+    "tensorboard",
+    "timings.jsonl",
+)
+"""What training writes into a run directory, apart from the lock."""
+
+
+class RunError(RuntimeError):
+    """A run that cannot begin or resume, and why."""
+
+
+class RunDirectory:
+    """The folder of one run, held by one process.
+
+    Use it as a context manager: it takes the lock, and releases it. A token in the lock's file fences off a process
+    that has lost the lock without noticing: the token is compared before every write.
+
+    Parameters
+    ----------
+    folder
+        The folder; it is made if it does not exist.
+    patience
+        How many seconds to wait for another process that holds the lock and may soon end.
+    """
+
+    def __init__(self, folder: Path, patience: float = 0.0) -> None:
+        self.folder = folder
+        self.checkpoints = CheckpointFolder(folder / "checkpoints", _KEPT_CHECKPOINTS, self.check_fence)
+        self.best = CheckpointFolder(folder / "best", 1, self.check_fence)
+        self.lock = RunLock(folder, patience)
+
+    def __enter__(self) -> Self:
+        try:
+            self._refuse_others_files()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.lock.acquire()
+        except LockError as holder:
+            raise RunError(
+                f"{self.folder} is being trained by {holder}; wait for it, or choose another --out"
+            ) from None
+        except OSError as error:
+            raise RunError(f"cannot write to {self.folder}: {error.strerror}") from error
+        for left in self.folder.glob(".*.partial"):  # left by a process that was killed while it wrote
+            if not left.is_dir():  # a folder is a store that is being prepared, not ours
+                left.unlink(missing_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.lock.release()
+
+    def _refuse_others_files(self) -> None:
+        """Refuse a folder in which a run would overwrite files that are not of a run."""
+        found = [name for name in _WRITTEN if os.path.lexists(self.folder / name)]
+        if not found:
+            return
+        try:
+            read_config(self.folder)
+        except RunError as error:
+            raise RunError(
+                f"{self.folder} holds {' and '.join(found[:2])}, but no run that can resume ({error}); "
+                f"choose another --out"
+            ) from error
+
+    def check_fence(self) -> None:
+        """Refuse to write if another process has taken the run over."""
+        try:
+            is_ours = self.lock.is_ours()
+        except OSError as error:
+            raise RunError(f"cannot read the lock of {self.folder}: {error.strerror}") from error
+        if not is_ours:
+            raise RunError(f"another process has taken over {self.folder}; this one stops and writes nothing")
+
+    def write(self, name: str, content: Any) -> None:
+        """Write a JSON file of the run."""
+        write_atomic(self.folder / name, to_json({"version": FORMAT_VERSION, **content}), self.check_fence)
+
+    def write_text(self, name: str, text: str) -> None:
+        """Replace a text file of the run; nothing depends on it."""
+        write_atomic(self.folder / name, text.encode(), self.check_fence)
+
+    def append(self, name: str, content: Any) -> None:
+        """Add a line to a file of the run; nothing depends on it."""
+        self.check_fence()
+        with os.fdopen(os.open(self.folder / name, WRITE_FLAGS | os.O_APPEND, 0o644), "a") as file:
+            file.write(json.dumps(content) + "\n")
+
+    def subfolder(self, name: str) -> Path:
+        """Return a folder in the run, to write to."""
+        folder = self.folder / name
+        if folder.is_symlink():
+            raise RunError(f"{folder} is a link; bype writes through no links, so replace it by a folder")
+        return folder
+
+    def save_or_compare_config(self, config: TrainingConfig, data: DataIdentity) -> None:
+        """Save the config and the data's identity, or compare them with those of the run in this folder."""
+        if not self.checkpoints.steps():  # nothing was trained yet, or nothing that could be resumed
+            self.check_fence()
+            shutil.rmtree(self.best.folder, ignore_errors=True)
+            (self.folder / "evaluation.json").unlink(missing_ok=True)  # of a model that is gone
+            self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(data)})
+            return
+        saved_config, saved_data = read_config(self.folder)
+        is_same_data = saved_data.fingerprint == data.fingerprint
+        if is_same_data and config != saved_config and self._is_longer(saved_config, config, data):
+            self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(saved_data)})
+            return
+        if differences := saved_config.differences(config):
+            raise RunError(
+                f"{self.folder} holds a run with another config ({'; '.join(differences)}); "
+                f"choose another --out, or run the command that began it"
+            )
+        if not is_same_data:
+            raise RunError(f"{self.folder} was trained on other data, not {data.store}; choose another --out")
+
+    def _is_longer(self, saved: TrainingConfig, config: TrainingConfig, data: DataIdentity) -> bool:
+        """Tell whether only the length has changed, and it is not shorter than what was trained."""
+        if dataclasses.replace(saved, length=config.length) != config:
+            return False
+        length = Span.parse(config.length).in_steps(steps_per_epoch(data.num_train, config.batch_size))
+        return length >= max(self.checkpoints.steps())
+
+    def set_status(self, state: str, **details: Any) -> None:
+        """Write the state of the run: running, finished, stopped or failed."""
+        self.write("status.json", {"state": state, **details, "updated": round(time.time(), 1)})
+
+    def describe_machine(self, data: DataIdentity, threads: int, processes: int, device: str) -> None:
+        """Write what the results may depend on, besides config and data."""
+        self.write(
+            "manifest.json",
+            {
+                "bype": metadata.version("bype"),
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "machine": platform.machine(),
+                "threads": threads,
+                "processes": processes,
+                "device": device,
+                "data": {"store": data.store, "fingerprint": data.fingerprint},
+            },
+        )
+
+
+@dataclass(frozen=True)
+class _ConfigFile:
+    version: Literal[2]
+    config: TrainingConfig
+    data: DataIdentity
+
+
+def read_config(folder: Path) -> tuple[TrainingConfig, DataIdentity]:
+    """Read the config of a run and the identity of its data."""
+    try:
+        fields = read_json(folder / "config.json")
+        _require_version(fields, folder)
+        file = decode(_ConfigFile, fields)
+    except FileError as error:
+        raise RunError(str(error)) from error
+    except ValueError as error:
+        raise RunError(f"{folder / 'config.json'}: {error}") from error
+    return file.config, file.data
+
+
+def _require_version(fields: Any, folder: Path) -> None:
+    """Refuse a run of another format, and say which bype wrote it."""
+    version = fields.get("version") if isinstance(fields, dict) else None
+    if type(version) is int and version != FORMAT_VERSION:
+        made = read_json(folder / "manifest.json") if (folder / "manifest.json").exists() else {}
+        maker = str(made.get("bype", "another version") if isinstance(made, dict) else "another version")[:40]
+        raise RunError(
+            f"{folder} is a run of format {version}, made by bype {maker}; this bype reads format {FORMAT_VERSION}: "
+            f"use that version, or train again"
+        )

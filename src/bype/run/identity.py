@@ -1,0 +1,41 @@
+"""What a run remembers of the data that it was trained on."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from bype.data.manifest import check_examples, require
+from bype.data.store import Store
+
+
+@dataclass(frozen=True)
+class DataIdentity:
+    """Enough to find the data again, to recognise them, and to use the model without them."""
+
+    store: str
+    fingerprint: str
+    source: str
+    shape: tuple[int, ...]
+    dtype: str
+    num_train: int
+    classes: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Check that a store may hold such examples."""
+        check_examples(self.shape, self.dtype, self.names)
+        require(self.num_train >= 1, f"num_train must be at least 1, not {self.num_train}")
+
+    @classmethod
+    def of(cls, store: Store) -> Self:
+        """Describe a store."""
+        manifest = store.manifest
+        return cls(
+            store=str(store.folder.absolute()),
+            fingerprint=manifest.fingerprint,
+            source=manifest.source,
+            shape=manifest.shape,
+            dtype=manifest.dtype,
+            num_train=len(store.split("train")),
+            classes=manifest.classes,
+            names=manifest.names,
+        )

@@ -1,0 +1,117 @@
+"""One writer for a run: a lock, a heartbeat, and a fence against a process that has lost the lock unawares."""
+
+import fcntl
+import os
+import secrets
+import socket
+import time
+from pathlib import Path
+
+from bype.distributed import timeout_seconds
+
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_STALE_SECONDS = 60.0
+"""A holder without a heartbeat for so long hangs, or its machine is gone. Twice the timeout of processes, if that is
+longer."""
+_BEAT_SECONDS = 2.0
+_POLL_SECONDS = 0.2
+
+
+def stale_seconds() -> float:
+    """Return how long a holder may be without a heartbeat before another process takes its place."""
+    return max(_STALE_SECONDS, 2 * timeout_seconds())
+
+
+class LockError(RuntimeError):
+    """A run that another process holds."""
+
+
+class RunLock:
+    """The file ``lock`` of a run directory.
+
+    The holder has locked the file and written a token into it. While it lives, it touches the file every few seconds:
+    its heartbeat. If the heartbeat stops, another process may replace the file by its own. The first process then finds
+    another token in it, and must not write.
+
+    Parameters
+    ----------
+    folder
+        The run directory.
+    patience
+        How many seconds to wait for a holder that may be about to end.
+    """
+
+    def __init__(self, folder: Path, patience: float = 0.0) -> None:
+        self._path = folder / "lock"
+        self._patience = patience
+        self._token = secrets.token_hex(16)
+        self._descriptor: int | None = None
+        self._last_beat = 0.0
+
+    def acquire(self) -> None:
+        """Take the lock, or raise an error that says who holds it."""
+        deadline = time.monotonic() + self._patience
+        while not self._try():
+            if time.monotonic() >= deadline:
+                raise LockError(self._holder())
+            time.sleep(_POLL_SECONDS)
+
+    def _try(self) -> bool:
+        """Take the lock if it is free or its holder has no heartbeat; one process at a time tries."""
+        guard = os.open(self._path.with_name("lock.guard"), _FLAGS, 0o644)
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            os.utime(guard)  # by the clock that also dates the holder's heartbeats
+            return self._take(self._path) or self._take_over(os.fstat(guard).st_mtime)
+        finally:
+            os.close(guard)
+
+    def _take(self, path: Path) -> bool:
+        """Lock the file that is at ``path`` now and write the token into it; tell whether this worked."""
+        descriptor = os.open(path, _FLAGS, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_there = os.path.samestat(os.fstat(descriptor), path.stat())  # it may have been replaced meanwhile
+        except (BlockingIOError, FileNotFoundError):
+            is_there = False
+        if not is_there:
+            os.close(descriptor)
+            return False
+        text = f"process {os.getpid()} on {socket.gethostname()}, token {self._token}\n".encode()
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text, 0)
+        self._descriptor = descriptor
+        return True
+
+    def _take_over(self, now: float) -> bool:
+        """Replace the file of a holder without a heartbeat by our own."""
+        if now - self._path.stat().st_mtime < stale_seconds():
+            return False
+        own = self._path.with_name(f".lock.{self._token}")
+        if not self._take(own):
+            return False
+        own.replace(self._path)
+        return True
+
+    def _holder(self) -> str:
+        try:
+            return self._path.read_text(errors="replace")[:200].split(", token")[0] or "another process"
+        except OSError:
+            return "another process"
+
+    def beat(self) -> None:
+        """Send a heartbeat, not too often."""
+        now = time.monotonic()
+        if self._descriptor is not None and now - self._last_beat >= _BEAT_SECONDS:
+            self._last_beat = now
+            os.utime(self._descriptor)
+
+    def is_ours(self) -> bool:
+        """Tell whether the token in the file is still ours."""
+        return self._token.encode() in self._path.read_bytes()
+
+    def release(self) -> None:
+        """Release the lock."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

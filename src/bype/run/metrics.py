@@ -1,0 +1,72 @@
+"""metrics.jsonl: what happened in a run, a line for each thing."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bype.data.decode import decode
+from bype.data.files import FileError, parse_json, read_bounded
+from bype.run.directory import RunError
+
+_MAX_METRICS_BYTES = 2**24
+
+
+@dataclass(frozen=True)
+class MetricsLine:
+    """A line of metrics.jsonl: what happened after a step, as numbers by part and name."""
+
+    step: int
+    epoch: float
+    parts: dict[str, dict[str, float]]
+
+
+def read_metrics(folder: Path) -> list[MetricsLine]:
+    """Read the metrics of a run, which may come from a stranger."""
+    path = folder / "metrics.jsonl"
+    if not os.path.lexists(path):
+        return []
+    lines = []
+    for number, text in enumerate(read_bounded(path, _MAX_METRICS_BYTES).splitlines(), start=1):
+        try:
+            fields = parse_json(text)
+            if not isinstance(fields, dict):
+                raise FileError("it is not an object")
+            parts = {name: value for name, value in fields.items() if isinstance(value, dict)}
+            own = {name: fields[name] for name in ("step", "epoch") if name in fields}
+            lines.append(decode(MetricsLine, {**own, "parts": parts}))
+        except ValueError as error:
+            raise FileError(f"{path}, line {number}, is broken: {error}") from error
+    return lines
+
+
+class MetricsFile:
+    """metrics.jsonl: a line for each thing that happened, without any time of day, so that two equal runs are equal.
+
+    Its length at each checkpoint is saved, and a continued run cuts off what came after.
+    """
+
+    def __init__(self, path: Path, num_bytes: int) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        self._file = os.fdopen(descriptor, "r+b")
+        size = os.fstat(descriptor).st_size
+        if size < num_bytes:
+            self._file.close()
+            raise RunError(f"{path} has lost lines: {size} bytes, where the checkpoint knows {num_bytes}")
+        self._file.truncate(num_bytes)
+        self._file.seek(num_bytes)
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add a line."""
+        self._file.write((json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        self._file.flush()
+
+    def sync(self) -> int:
+        """Wait until all lines are on the disk, and return their length."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,134 @@
+"""A run that was trained, opened for use."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bype.data.examples import StoreSource
+from bype.data.store import Store
+from bype.models.base import LatentModel
+from bype.priors import ExampleSource
+from bype.run.build import build_model, model_bytes
+from bype.run.checkpoint import CheckpointError, CheckpointFolder
+from bype.run.config import TrainingConfig
+from bype.run.directory import RunError, read_config
+from bype.run.identity import DataIdentity
+
+_SLACK_BYTES = 2**22
+"""What names, headers and numbers in float64 may add to the size of a model's file."""
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """The best model of a run directory, which may come from a stranger.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> TrainedRun.open(Path("nowhere"))
+    Traceback (most recent call last):
+    bype.run.directory.RunError: nowhere is no run, it has no config.json; make one with: bype train
+    """
+
+    folder: Path
+    config: TrainingConfig
+    data: DataIdentity
+    step: int
+    fingerprint: str
+    """Of the model's numbers."""
+    model: LatentModel
+
+    @classmethod
+    def open(
+        cls, folder: Path | str, data: Path | str | None = None, device: torch.device | str = "cpu"
+    ) -> "TrainedRun":
+        """Open the best model of a run, or the newest if none was validated yet.
+
+        Parameters
+        ----------
+        folder
+            The run directory.
+        data
+            Where the store that it was trained on may be, if it has moved. Only an exemplar prior needs it; another
+            store is not taken for it.
+        device
+            Where the model is to be.
+        """
+        folder, data = Path(folder), None if data is None else Path(data)
+        if not (folder / "config.json").exists():
+            raise RunError(f"{folder} is no run, it has no config.json; make one with: bype train")
+        config, identity = read_config(folder)
+        checkpoints, step = best_checkpoint(folder)
+        size = checkpoints.model_bytes(step)
+        needed = model_bytes(config, identity.shape, identity.num_train)
+        if not size - _SLACK_BYTES <= needed <= size:
+            raise CheckpointError(f"checkpoint {step} in {folder} does not fit its config: {size} bytes, not {needed}")
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if 2 * needed > memory:
+            raise CheckpointError(f"{folder} needs {2 * needed / 1e9:.0f} GB of memory, not {memory / 1e9:.0f}")
+        source: ExampleSource = BlankSource(identity)
+        if config.prior == "exemplar":
+            source = StoreSource(own_store(identity, data).split("train"), device)
+        model = build_model(config, identity.shape, source)
+        tensors = checkpoints.load_model(step, size)
+        try:
+            model.load_state_dict(tensors)
+        except (RuntimeError, ValueError) as error:
+            raise CheckpointError(f"checkpoint {step} in {folder} does not fit its config") from error
+        if not all(value.isfinite().all() for value in model.state_dict().values()):
+            raise CheckpointError(f"checkpoint {step} in {folder} holds numbers that are not finite")
+        fingerprint = checkpoints.model_checksum(step)
+        model = model.train(False).requires_grad_(False).to(device)
+        return cls(folder, config, identity, step, fingerprint, model)
+
+    def store(self, data: Path | str | None = None) -> Store:
+        """Open the store that the run remembers, or another one with examples of the same kind."""
+        store = open_store(self.data, None) if data is None else Store(data)
+        if (store.manifest.shape, store.manifest.dtype) != (self.data.shape, self.data.dtype):
+            raise RunError(
+                f"{store.folder} holds {store.manifest.dtype} examples of shape {store.manifest.shape}, "
+                f"{self.folder} was trained on {self.data.dtype} of shape {self.data.shape}"
+            )
+        return store
+
+
+def best_checkpoint(folder: Path) -> tuple[CheckpointFolder, int]:
+    """Return where the best model of a run is, or the newest if none was validated yet, and its step."""
+    for checkpoints in (CheckpointFolder(folder / "best", 1), CheckpointFolder(folder / "checkpoints", 2)):
+        if steps := checkpoints.steps():
+            return checkpoints, steps[0]
+    raise RunError(f"{folder} has no model yet; train it with: bype train")
+
+
+class BlankSource:
+    """Examples that say nothing, where only their shape and number matter: what is loaded next takes their place."""
+
+    def __init__(self, data: DataIdentity) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return self._data.num_train
+
+    def take(self, indices: Tensor) -> Tensor:
+        """Return mid-grey, or zeros for features."""
+        return torch.full((len(indices), *self._data.shape), 0.5 if self._data.dtype == "uint8" else 0.0)
+
+
+def open_store(identity: DataIdentity, moved_to: Path | None) -> Store:
+    """Open the store that a run was trained on, and make sure that it is the same one."""
+    folder = Path(identity.store) if moved_to is None else moved_to
+    if not folder.exists():
+        raise RunError(f"the data of this run were in {folder}, which does not exist; say where they are with --data")
+    store = Store(folder)
+    if store.manifest.fingerprint != identity.fingerprint:
+        raise RunError(f"{folder} does not hold the data that this run was trained on; say where they are with --data")
+    return store
+
+
+def own_store(identity: DataIdentity, other: Path | None) -> Store:
+    """Open the store that a run was trained on: ``other``, if it is that one, else where the run remembers it."""
+    is_own = other is not None and Store(other).manifest.fingerprint == identity.fingerprint
+    return open_store(identity, other if is_own else None)

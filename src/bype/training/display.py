@@ -1,0 +1,134 @@
+"""Showing the progress of a run: a live line on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+
+class Display:
+    """Shows nothing; the base class of displays."""
+
+    def begin(self, steps_per_epoch: int, last_step: int, step: int) -> None:
+        """Begin, or resume after ``step`` steps."""
+
+    def step(self, step: int) -> None:
+        """Count a step."""
+
+    def show(self, step: int, line: dict[str, Any]) -> None:
+        """Show a line of metrics."""
+
+    def warn(self, message: str) -> None:
+        """Warn of a problem that does not stop training."""
+
+    def close(self) -> None:
+        """Give the terminal back."""
+
+
+def describe(line: dict[str, Any]) -> str:
+    """Describe a line of metrics in words.
+
+    Examples
+    --------
+    >>> describe({"train": {"negative_elbo": 25.123, "kl_z": 7.0}, "validation": {"negative_elbo": 26.0}, "best": True})
+    'train -elbo 25.123, kl_z 7.000 | validation -elbo 26.000 | best so far'
+    """
+    parts = []
+    for split in ("train", "validation"):
+        if split in line:
+            terms = [f"{_short(name)} {value:.3f}" for name, value in line[split].items()]
+            parts.append(f"{split} {', '.join(terms)}")
+    if line.get("best"):
+        parts.append("best so far")
+    if "update" in line:
+        update = line["update"]
+        text = "pseudocoreset updated" + (f" in {update['steps']} steps" if "steps" in update else "")
+        if "kl_before" in update:
+            text += f", validation KL {update['kl_before']:.3f} to {update['kl_after']:.3f}"
+        parts.append(text + (", and taken back" if update.get("taken_back") else ""))
+    return " | ".join(parts)
+
+
+def _short(name: str) -> str:
+    return name.replace("negative_elbo", "-elbo").replace("negative_reconstruction", "-reconstruction")
+
+
+class PlainDisplay(Display):
+    """One line for each line of metrics, with the rate and the time left."""
+
+    def __init__(self) -> None:
+        self._out, self._err = sys.stdout, sys.stderr
+        self._steps_per_epoch, self._last_step, self._first_step, self._start = 1, 0, 0, 0.0
+
+    def begin(self, steps_per_epoch: int, last_step: int, step: int) -> None:
+        self._steps_per_epoch, self._last_step, self._first_step = steps_per_epoch, last_step, step
+        self._start = time.perf_counter()
+        if step:
+            self._write(f"resuming at step {step}")
+
+    def show(self, step: int, line: dict[str, Any]) -> None:
+        seconds = time.perf_counter() - self._start
+        rate = (step - self._first_step) / seconds if seconds else 0.0
+        left = (self._last_step - step) / rate if rate else 0.0
+        epoch = step / self._steps_per_epoch
+        self._write(f"epoch {epoch:g} | {describe(line)} | {rate:.0f} steps/s, at most {_duration(left)} left")
+
+    def warn(self, message: str) -> None:
+        self._err.write(f"warning: {message}\n")
+
+    def _write(self, text: str) -> None:
+        self._out.write(text + "\n")
+        self._out.flush()
+
+
+class LiveDisplay(PlainDisplay):
+    """The same lines above a progress bar."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self._progress = Progress(
+            TextColumn("epoch {task.fields[epoch]:.2f}"),
+            BarColumn(),
+            TextColumn("step {task.completed}/{task.total}, {task.fields[rate]:.0f} steps/s"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+        self._shown = 0.0
+
+    def begin(self, steps_per_epoch: int, last_step: int, step: int) -> None:
+        super().begin(steps_per_epoch, last_step, step)
+        self._progress.start()
+        self._task = self._progress.add_task("training", total=last_step, completed=step, epoch=0.0, rate=0.0)
+
+    def step(self, step: int) -> None:
+        now = time.perf_counter()
+        if self._task is not None and now - self._shown > 0.2:
+            self._shown = now
+            rate = (step - self._first_step) / (now - self._start)
+            self._progress.update(self._task, completed=step, epoch=step / self._steps_per_epoch, rate=rate)
+
+    def warn(self, message: str) -> None:
+        self._console.print(f"[yellow]warning:[/yellow] {message}")
+
+    def close(self) -> None:
+        self._progress.stop()
+
+    def _write(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+
+def display_here() -> Display:
+    """Return the display that suits standard output: live on a terminal, plain elsewhere."""
+    console = Console()
+    return LiveDisplay(console) if console.is_terminal else PlainDisplay()
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes:02d}m" if hours else f"{minutes}m {rest:02d}s"

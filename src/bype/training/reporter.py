@@ -1,0 +1,150 @@
+"""Reports of training: the files of the run directory, the display, TensorBoard. Only one process writes them."""
+
+import time
+from typing import Any
+
+from bype.distributions import Distribution
+from bype.models.base import LatentModel
+from bype.randomness import generator_for
+from bype.run.checkpoint import Checkpoint
+from bype.run.directory import RunDirectory
+from bype.run.metrics import MetricsFile
+from bype.training.board import open_board
+from bype.training.display import Display
+from bype.training.monitor import Timings, monitoring_text
+from bype.training.state import TrainingState
+
+_MONITOR_SECONDS = 5.0
+
+
+class Reporter:
+    """Reports nothing: for the processes of a run that only compute."""
+
+    def newest_checkpoint(self, max_bytes: int) -> Checkpoint | None:
+        """Return the newest checkpoint that is complete."""
+        return None
+
+    def begin(self, state: TrainingState, steps_per_epoch: int, last_step: int, timings: Timings) -> None:
+        """Begin, or resume from a state; metrics of later steps are removed."""
+
+    def stepped(self, step: int, timings: Timings) -> None:
+        """Count a step, and send heartbeats."""
+
+    def beat(self) -> None:
+        """Send a heartbeat, also in the middle of long steps."""
+
+    def log(self, step: int, epoch: float, line: dict[str, Any]) -> None:
+        """Add a line of metrics."""
+
+    def show_samples(self, step: int, model: LatentModel, prior: Distribution, seed: int) -> None:
+        """Show samples of the model, if TensorBoard is installed."""
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Keep a checkpoint to resume from."""
+
+    def save_best(self, checkpoint: Checkpoint) -> None:
+        """Keep the best model so far."""
+
+    def sync_metrics(self) -> int:
+        """Wait until all lines of metrics are on the disk, and return their length."""
+        return 0
+
+    def set_status(self, state: str, **details: Any) -> None:
+        """Write the state of the run."""
+
+    def save_broken(self, content: dict[str, Any]) -> str:
+        """Keep what caused a loss that is not finite, and return where it is kept."""
+        return ""
+
+    def close(self) -> None:
+        """Release files and the terminal."""
+
+
+class RunReporter(Reporter):
+    """Writes all to a run directory, and shows progress.
+
+    Parameters
+    ----------
+    run
+        The run directory, held by this process.
+    display
+        Where progress is shown.
+    """
+
+    def __init__(self, run: RunDirectory, display: Display) -> None:
+        self._run = run
+        self._display = display
+        self._metrics: MetricsFile | None = None
+        self._board: Any = None
+        self._start = time.perf_counter()
+        self._monitored = 0.0
+        self._newest: tuple[int, Timings] | None = None
+
+    def newest_checkpoint(self, max_bytes: int) -> Checkpoint | None:
+        return self._run.checkpoints.load_newest(self._display.warn, max_bytes)
+
+    def begin(self, state: TrainingState, steps_per_epoch: int, last_step: int, timings: Timings) -> None:
+        self._metrics = MetricsFile(self._run.folder / "metrics.jsonl", state.metrics_bytes)
+        self._board = open_board(self._run.subfolder("tensorboard"), state.step)
+        self._display.begin(steps_per_epoch, last_step, state.step)
+        self._newest = state.step, timings
+        self.set_status("running", step=state.step)
+
+    def stepped(self, step: int, timings: Timings) -> None:
+        self._display.step(step)
+        self._newest = step, timings
+        self.beat()
+
+    def _write_monitor(self) -> None:
+        if self._newest is not None:
+            self._run.write_text("monitor.prom", monitoring_text(*self._newest))
+
+    def beat(self) -> None:
+        self._run.lock.beat()
+        now = time.perf_counter()
+        if now - self._monitored >= _MONITOR_SECONDS:
+            self._monitored = now
+            self._write_monitor()
+
+    def log(self, step: int, epoch: float, line: dict[str, Any]) -> None:
+        self._run.check_fence()
+        self._open_metrics().append({"step": step, "epoch": round(epoch, 6), **line})
+        seconds = round(time.perf_counter() - self._start, 3)
+        self._run.append("timings.jsonl", {"step": step, "seconds_in_process": seconds})
+        self._display.show(step, line)
+        if self._board is not None:
+            self._board.show(step, line)
+
+    def show_samples(self, step: int, model: LatentModel, prior: Distribution, seed: int) -> None:
+        if self._board is not None:
+            self._board.show_samples(step, model, prior, generator_for(seed, "board", step))
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        self._run.checkpoints.save(checkpoint)
+        self.set_status("running", step=checkpoint.step)
+
+    def save_best(self, checkpoint: Checkpoint) -> None:
+        self._run.best.save(checkpoint)
+
+    def sync_metrics(self) -> int:
+        return self._open_metrics().sync()
+
+    def set_status(self, state: str, **details: Any) -> None:
+        self._run.set_status(state, **details)
+        self._write_monitor()
+
+    def save_broken(self, content: dict[str, Any]) -> str:
+        self._run.write("broken.json", content)
+        return str(self._run.folder / "broken.json")
+
+    def close(self) -> None:
+        self._display.close()
+        if self._metrics is not None:
+            self._metrics.close()
+        if self._board is not None:
+            self._board.close()
+
+    def _open_metrics(self) -> MetricsFile:
+        if self._metrics is None:
+            raise RuntimeError("the reporter has not begun")
+        return self._metrics

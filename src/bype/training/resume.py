@@ -1,0 +1,85 @@
+"""Checkpoints of a training: what is saved of it, and how it goes on."""
+
+import hashlib
+
+from torch import Tensor
+
+from bype.distributed import Group
+from bype.run.checkpoint import Checkpoint, CheckpointError
+from bype.training.reporter import Reporter
+from bype.training.state import TrainingState
+from bype.training.step import TrainingStep
+
+_TRAINING_SIZE = 6
+"""No file of a checkpoint is larger than so many times the model: Adam keeps two moments, a rule two in float64."""
+
+
+class Snapshot:
+    """Saves and restores all that moves in a training: the model, the optimiser, the rule and the counts.
+
+    Parameters
+    ----------
+    step
+        Holds model, optimiser and rule.
+    reporter
+        Keeps checkpoints, in the first process.
+    group
+        The processes of the run; all call the methods together.
+    """
+
+    def __init__(self, step: TrainingStep, reporter: Reporter, group: Group) -> None:
+        self._step, self._reporter, self._group = step, reporter, group
+        self._saved: tuple[int, bool] | None = None
+        """Of what state the newest checkpoint is: the step, and whether an update is still due."""
+
+    def save(self, state: TrainingState) -> None:
+        """Write a checkpoint, unless that of this state is there already."""
+        now = state.step, state.is_update_due
+        if self._saved == now:
+            return
+        self._group.check_launcher()
+        state.metrics_bytes = self._reporter.sync_metrics()
+        training = {f"adam.{name}": value for name, value in self._step.optimizer.state().items()}
+        training |= {f"rule.{name}": value for name, value in self._step.rule.state_dict().items()}
+        model = self._step.model.state_dict()
+        if self._group.size > 1:
+            self._group.require_same(_digest(model | training), "the model")
+        self._reporter.save(Checkpoint(state.step, model, training, state.to_fields(self._group)))
+        self._saved = now
+
+    def restore(self) -> TrainingState:
+        """Go on from the newest checkpoint that is whole, or start; all processes from what process 0 has."""
+        tensors = self._step.model.state_dict()
+        model_bytes = sum(value.numel() * value.element_size() for value in tensors.values())
+        checkpoint = self._reporter.newest_checkpoint(_TRAINING_SIZE * model_bytes + 2**22)
+        if self._group.size > 1:
+            content = self._group.broadcast(b"" if checkpoint is None else checkpoint.to_bytes(), is_patient=True)
+            checkpoint = Checkpoint.from_bytes(content) if content else None
+        if checkpoint is None:
+            self._group.copy_first_(list(tensors.values()))
+            return TrainingState()
+        try:
+            self._step.model.load_state_dict(checkpoint.model)
+            self._step.optimizer.load_state(_part(checkpoint.training, "adam."))
+            self._step.rule.load_state_dict(_part(checkpoint.training, "rule."))
+            state = TrainingState.from_fields(checkpoint.state, self._group)
+            if state.step != checkpoint.step:
+                raise ValueError(f"its state is of step {state.step}")
+            if state.is_update_due and self._step.rule.every is None:
+                raise ValueError("an update is due, and there is no rule for it")
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+            first_line = str(error).splitlines()[0]
+            raise CheckpointError(f"checkpoint {checkpoint.step} does not fit this config: {first_line}") from error
+        self._saved = checkpoint.step, state.is_update_due
+        return state
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _digest(tensors: dict[str, Tensor]) -> bytes:
+    digest = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.digest()

@@ -1,0 +1,92 @@
+"""Updates of the pseudocoreset between training steps, for rules that ask for them."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from bype.data.examples import StoreSource, TrainingOrder
+from bype.data.order import derive_key
+from bype.distributed import Group
+from bype.models.base import LatentModel
+from bype.pseudocoreset.rule import Rule, UpdateBatch
+from bype.randomness import BatchSlice, generator_for
+from bype.run.config import TrainingConfig
+from bype.run.directory import RunError
+
+
+class _StoppedError(Exception):
+    """Somebody asked to stop in the midst of an update."""
+
+
+class Updates:
+    """Hands training examples to a rule, and takes back an update that is interrupted.
+
+    Parameters
+    ----------
+    model, rule
+        What is updated, and how.
+    source
+        The training examples.
+    config
+        Of the run; the rule may ask for another size of batches.
+    group
+        The processes that share each batch.
+    shall_stop
+        Tells whether any process was asked to stop; all call it together.
+    validation_kl
+        Measures the KL term on validation examples, where there are any.
+    """
+
+    def __init__(
+        self,
+        model: LatentModel,
+        rule: Rule,
+        source: StoreSource,
+        config: TrainingConfig,
+        group: Group,
+        shall_stop: Callable[[], bool],
+        validation_kl: Callable[[], float] | None,
+    ) -> None:
+        self._model, self._rule, self._source, self._group = model, rule, source, group
+        self._seed, self._shall_stop, self._validation_kl = config.seed, shall_stop, validation_kl
+        batch_size, order_seed = rule.batch_size or config.batch_size, derive_key(config.seed, "update order")
+        self._order = TrainingOrder(source.split, order_seed, batch_size, config.window_blocks)
+        self._num_batches = rule.num_batches or self._order.steps_per_epoch
+
+    def is_due(self, step: int, steps_per_epoch: int) -> bool:
+        """Tell whether the rule asks for an update after so many training steps."""
+        return self._rule.every is not None and self._rule.every.is_due(step, steps_per_epoch)
+
+    def make(self, step: int) -> dict[str, float] | None:
+        """Make the update after a training step, and return what it found; nothing if it was interrupted.
+
+        An update may be a pass over all data. Whoever is asked to stop meanwhile goes back to where the update began.
+        """
+        before = [_copy_of(module) for module in (self._model.prior, self._rule)]
+        try:
+            found = self._rule.update(self._model, self._batches(step), validation_kl=self._validation_kl)
+        except _StoppedError:
+            for module, state in zip((self._model.prior, self._rule), before, strict=True):
+                module.load_state_dict(state)
+            return None
+        except ValueError as error:
+            raise RunError(f"the update of the pseudocoreset at step {step} failed: {error}") from error
+        # Each process has worked out the same, but processors of different kinds round differently.
+        for module in (self._model.prior, self._rule):
+            self._group.copy_first_(list(module.state_dict().values()))
+        return found
+
+    def _batches(self, step: int) -> Iterator[UpdateBatch]:
+        """Yield batches and draws of this update's own, derived from the step it follows."""
+        for j in range(self._num_batches):
+            if j > 0 and self._shall_stop():
+                raise _StoppedError
+            self._group.check_launcher()
+            rows = self._order.rows(step * self._order.steps_per_epoch + j)
+            part = self._group.part(len(rows))
+            noise = BatchSlice(generator_for(self._seed, "update", step, j), part.start, part.stop, len(rows))
+            yield UpdateBatch(self._source.read(rows[part]), noise, self._group)
+
+
+def _copy_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}

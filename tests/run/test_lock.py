@@ -1,0 +1,89 @@
+"""The lock of a run: one holder, takeovers of the hung, a fence for those who come back."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from bype.run.directory import RunDirectory, RunError
+from bype.run.lock import LockError, RunLock
+
+
+def age(folder, seconds):
+    then = time.time() - seconds
+    os.utime(folder / "lock", (then, then))
+
+
+def test_a_held_lock_is_refused_with_its_holder(tmp_path):
+    holder = RunLock(tmp_path)
+    holder.acquire()
+    with pytest.raises(LockError, match=f"process {os.getpid()} on "):
+        RunLock(tmp_path).acquire()
+    holder.release()
+    RunLock(tmp_path).acquire()
+
+
+def test_whoever_waits_gets_it_when_the_holder_ends(tmp_path):
+    holder = RunLock(tmp_path)
+    holder.acquire()
+    timer = threading.Timer(0.5, holder.release)
+    timer.start()
+    RunLock(tmp_path, patience=10).acquire()
+    timer.join()
+
+
+def test_a_holder_without_a_sign_of_life_is_replaced_and_fenced_off(tmp_path):
+    with RunDirectory(tmp_path / "run") as hung:
+        age(tmp_path / "run", 120)
+        with RunDirectory(tmp_path / "run") as successor:
+            successor.write("notes.json", {"state": "mine"})
+            for action in (
+                lambda: hung.write("notes.json", {"state": "not mine"}),
+                lambda: hung.append("timings.jsonl", {}),
+                lambda: hung.write_text("monitor.prom", ""),
+            ):
+                with pytest.raises(RunError, match="taken over"):
+                    action()
+            with pytest.raises(RunError, match="being trained by"):
+                RunDirectory(tmp_path / "run").__enter__()
+        hung.lock.beat()  # on the file that is no longer there
+        with pytest.raises(RunError, match="taken over"):
+            hung.check_fence()
+
+
+def test_a_sign_of_life_keeps_others_away(tmp_path):
+    holder = RunLock(tmp_path)
+    holder.acquire()
+    age(tmp_path, 120)
+    holder.beat()
+    with pytest.raises(LockError):
+        RunLock(tmp_path).acquire()
+
+
+def test_of_many_that_would_take_over_one_does(tmp_path):
+    holder = RunLock(tmp_path)
+    holder.acquire()
+    age(tmp_path, 120)
+    script = (
+        "import sys, time; from pathlib import Path; from bype.run.lock import LockError, RunLock\n"
+        "lock = RunLock(Path(sys.argv[1]))\n"
+        "try:\n    lock.acquire(); print('mine'); sys.stdout.flush(); time.sleep(4)\n"
+        "except LockError:\n    print('refused')\n"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    processes = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    assert sorted(process.communicate(timeout=60)[0].strip() for process in processes) == ["mine", *["refused"] * 5]
+    assert not holder.is_ours()
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    with RunDirectory(tmp_path / "run") as run:
+        run.write("notes.json", {"state": "mine"})
+        (tmp_path / "run" / ".notes.json.0123abcd.partial").write_text("{")
+        (tmp_path / "run" / ".store.partial").mkdir()  # of a preparation, which knows what to do with it
+    with RunDirectory(tmp_path / "run"):
+        assert [path.name for path in (tmp_path / "run").glob(".*.partial")] == [".store.partial"]
+        assert (tmp_path / "run" / "notes.json").exists()

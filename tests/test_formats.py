@@ -1,0 +1,63 @@
+"""Files of earlier formats: what comes after opens them, or refuses them and names the version that made them."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bype.cli import main
+from bype.data.store import Store
+from bype.evaluation.records import read_results
+from bype.run.config import TrainingConfig
+from bype.run.directory import RunError, read_config
+from bype.run.opened import TrainedRun
+from bype.training.loop import train
+
+FIXTURES = Path(__file__).parent / "fixtures"
+MADE_BY = r"format 1, made by bype 0\.1\.0\.dev0; this bype reads format 2"
+
+
+def test_a_store_of_format_1_opens():
+    store = Store(FIXTURES / "format-1" / "store")
+    assert {name: split.num_rows for name, split in store.manifest.splits.items()} == {
+        "train": 40,
+        "validation": 10,
+        "test": 10,
+    }
+    rows = store.split("train").read(np.arange(40))
+    assert rows.shape == (40, 1, 6, 6)
+    assert rows.max() > 150  # stripes and blobs, not zeros
+    assert set(store.split("test").labels(np.arange(10))) <= {0, 1, 2}
+
+
+def test_a_run_of_format_1_is_refused_and_its_maker_named(capsys):
+    run = FIXTURES / "format-1" / "run"
+    for opening in (lambda: read_config(run), lambda: TrainedRun.open(run)):
+        with pytest.raises(RunError, match=MADE_BY):
+            opening()
+    assert main(["sample", str(run), "--out", "x.png"]) == 1
+    assert "train again" in capsys.readouterr().err
+
+
+def test_training_into_a_run_of_format_1_is_refused_and_changes_nothing(tmp_path):
+    run = Path(shutil.copytree(FIXTURES / "format-1" / "run", tmp_path / "run"))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(RunError, match=MADE_BY):
+        train(TrainingConfig(components=4), FIXTURES / "format-1" / "store", run)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path in before} == before
+
+
+def test_results_of_version_1_are_read():
+    (found,) = read_results(FIXTURES / "format-1" / "run").evaluations
+    assert found.density.num_samples == 5
+    assert 0 < found.density.negative_log_likelihood.value < 36
+
+
+def test_a_run_of_format_2_opens_and_gives_the_same_numbers():
+    run = TrainedRun.open(FIXTURES / "format-2" / "run")
+    assert (run.config.rule.name, run.config.components) == ("tracking", 4)
+    (found,) = read_results(FIXTURES / "format-2" / "run").evaluations
+    assert found.step == run.step
+    points = run.model.prior.own_points().points
+    assert points.shape == (4, 1, 6, 6)
