@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--starts", type=float, nargs="+", default=[0.0, 1.0, 2.0])
+    parser.add_argument("--starts", type=float, nargs="+", default=[-1.0, 0.0, 1.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[3, 4, 5])
     parser.add_argument("--priors", nargs="+", choices=PRIORS, default=list(PRIORS))
     arguments = parser.parse_args()
