@@ -6,7 +6,7 @@ variance, such as an Exemplar prior, where all training images are components:
     bype train paper/fashion-mnist/vae/exemplar --length "40 epochs" --warm-up "20 epochs" --data STORE --out RUN
 
 It compares those nearest to an image with a part that takes turns to stand for all, as with ``--rule-scored-points``.
-It takes seconds. Step times are printed by ``bype bench``.
+It takes seconds. Step times are printed by ``benchmarks/step_times.py``.
 """
 
 import argparse

@@ -20,8 +20,8 @@ import torch
 from bype.data.examples import StoreSource
 from bype.data.store import Store
 from bype.run.config import TrainingConfig
-from bype.training.bench import TimedTraining
 from measure import machine, summary
+from step_times import TimedTraining
 
 CONFIGS = {
     "Gaussian prior": TrainingConfig(prior="gaussian"),

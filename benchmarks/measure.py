@@ -1,11 +1,19 @@
 """Timing and memory, measured the same way in every benchmark."""
 
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bype.training.bench import machine as machine  # what the figures depend on
+import torch
+
+
+def machine() -> str:
+    """Say on what the numbers were taken."""
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    return f"{platform.machine()}, {os.cpu_count()} processors, {torch.get_num_threads()} threads, {versions}"
 
 
 def interleaved_seconds(functions: dict[str, Callable[[], object]], repetitions: int) -> dict[str, list[float]]:

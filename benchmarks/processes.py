@@ -92,7 +92,7 @@ def worker(folder: Path, seconds_to_take: float, fields: dict[str, object]) -> N
         def take(number: int) -> int:
             rows = order.rows(number % (order.steps_per_epoch - 1))
             part = group.part(len(rows))
-            noise = BatchSlice(generator_for(0, "latents", number), part.start, part.stop, len(rows))
+            noise = BatchSlice(generator_for(0, "latents", number), part, len(rows))
             x, indices = source.read(rows[part]), torch.from_numpy(rows[part])
             if wrapped is None:
                 step(x, indices, generator=noise)

@@ -40,7 +40,7 @@ class Side:
         rows = self.order.rows(number)
         part = self.group.part(len(rows))
         x = StoreSource(self.split).read(rows[part]).to(self.dtype)
-        noise = BatchSlice(generator_for(0, "latents", number), part.start, part.stop, len(rows))
+        noise = BatchSlice(generator_for(0, "latents", number), part, len(rows))
         return x, torch.from_numpy(rows[part]), noise
 
     def take(self, number, beta=0.7):

@@ -215,14 +215,14 @@ def test_slices_of_a_batch_draw_what_the_whole_batch_draws(architecture):
     whole = ELBO(model)(x, beta=0.3, generator=torch.Generator().manual_seed(1))
     edges = (0, 3, 3, 10)  # an empty slice among them
     parts = [
-        ELBO(model)(x[i:j], beta=0.3, generator=BatchSlice(torch.Generator().manual_seed(1), i, j, 10))
+        ELBO(model)(x[i:j], beta=0.3, generator=BatchSlice(torch.Generator().manual_seed(1), slice(i, j), 10))
         for i, j in itertools.pairwise(edges)
     ]
     torch.testing.assert_close(torch.cat([part.elbo for part in parts]), whole.elbo, rtol=0, atol=1e-12)
     assert [part.num_examples for part in (whole, *parts)] == [10] * 4
     torch.testing.assert_close(sum(part.loss for part in parts), whole.loss, rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match="cannot serve"):
-        ELBO(model)(x, generator=BatchSlice(torch.Generator(), 0, 3, 10))
+        ELBO(model)(x, generator=BatchSlice(torch.Generator(), slice(0, 3), 10))
 
 
 @pytest.mark.parametrize("architecture", [mlp_vae, mlp_hvae, conv_hvae])

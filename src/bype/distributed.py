@@ -127,13 +127,8 @@ class Group:
         numbers = torch.randn(1000, generator=torch.Generator().manual_seed(0)).requires_grad_()
         numbers.grad = numbers.detach().exp()
         torch.optim.Adam([numbers], fused=True).step()
-        found = self.gather(numbers.detach().numpy().tobytes())
-        others = [str(rank) for rank, other in enumerate(found) if other != found[0]]
-        if others:
-            raise GroupError(
-                f"the processors of process 0 and {', '.join(others)} round differently; start all processes on "
-                f"machines of one kind, or with the same ATEN_CPU_CAPABILITY in the environment"
-            )
+        remedy = "start all on machines of one kind, or with the same ATEN_CPU_CAPABILITY in the environment"
+        self.require_same(numbers.detach().numpy().tobytes(), "the processors' rounding", remedy)
 
     def gather(self, content: bytes) -> list[bytes]:
         """Return the content that each process has, in order."""
@@ -155,12 +150,12 @@ class Group:
         joined = torch.frombuffer(bytearray(b"".join(found)), dtype=rows.dtype)
         return joined.reshape(-1, *rows.shape[1:]).to(rows.device)
 
-    def require_same(self, content: bytes, what: str) -> None:
+    def require_same(self, content: bytes, what: str, remedy: str = "start all with the same command") -> None:
         """Stop all processes if their ``content`` differs."""
         found = self.gather(content)
         others = [str(rank) for rank, other in enumerate(found) if other != found[0]]
         if others:
-            raise GroupError(f"{what} differs between process 0 and {', '.join(others)}")
+            raise GroupError(f"{what} differs between process 0 and {', '.join(others)}; {remedy}")
 
     def _timed(self, action: Callable[[], object]) -> None:
         start = time.perf_counter()

@@ -22,15 +22,14 @@ class BatchSlice:
     ----------
     generator
         In the same state for every slice of the batch.
-    start, stop
+    part
         The rows that are here.
     total
         The rows of the whole batch.
     """
 
     generator: torch.Generator
-    start: int
-    stop: int
+    part: slice
     total: int
 
 
@@ -52,11 +51,11 @@ def standard_normal(shape: Sequence[int], *, like: Tensor, generator: RowRandomn
     They are drawn where the generator lives and then moved, so one seed gives one result on every device.
     """
     if isinstance(generator, BatchSlice):
-        if shape[-2] != generator.stop - generator.start:
-            raise ValueError(f"a slice of {generator.stop - generator.start} rows cannot serve {shape[-2]} rows")
-        whole = (*shape[:-2], generator.total, shape[-1])
-        drawn = standard_normal(whole, like=like, generator=generator.generator)
-        return drawn[..., generator.start : generator.stop, :]
+        drawn = standard_normal((*shape[:-2], generator.total, shape[-1]), like=like, generator=generator.generator)
+        found = drawn[..., generator.part, :]
+        if found.shape[-2] != shape[-2]:
+            raise ValueError(f"a slice of {found.shape[-2]} rows cannot serve {shape[-2]} rows")
+        return found
     device = like.device if generator is None else generator.device
     return torch.randn(shape, dtype=like.dtype, device=device, generator=generator).to(like.device)
 

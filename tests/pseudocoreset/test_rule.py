@@ -129,7 +129,7 @@ def test_plain_batches_draw_from_the_generator_and_others_from_their_own(name):
     for is_plain in (True, False):
         model = make_model()
         generator = torch.Generator().manual_seed(2)
-        given = batches() if is_plain else [UpdateBatch(x, BatchSlice(generator, 0, 20, 20)) for x in batches()]
+        given = batches() if is_plain else [UpdateBatch(x, BatchSlice(generator, slice(0, 20), 20)) for x in batches()]
         RULES[name](model.prior.pseudocoreset).update(model, given, generator=generator if is_plain else None)
         results.append(model.prior.pseudocoreset.points)
     assert torch.equal(*results)

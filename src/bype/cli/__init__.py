@@ -22,7 +22,6 @@ _COMMANDS = {
     ("interpolate",): ("generate", "RUN --out PNG", "show the way from one example to another"),
     ("coreset",): ("generate", "RUN --out DIR", "show the pseudocoreset by weight, and export it"),
     ("embed",): ("embed", "RUN --out DIR", "write the latent means of a whole split"),
-    ("bench",): ("bench", "--data STORE", "time training with each prior on this machine"),
     ("report",): ("report", "RUN [RUN ...] --out HTML", "show runs side by side on one page"),
 }
 

@@ -188,7 +188,7 @@ class Trainer:
         start, waited = time.perf_counter(), self._group.seconds
         batch = self._order.rows(step)
         part = self._group.part(len(batch))
-        rows, noise = batch[part], BatchSlice(generator_for(seed, "latents", step), part.start, part.stop, len(batch))
+        rows, noise = batch[part], BatchSlice(generator_for(seed, "latents", step), part, len(batch))
         x = self._source.read(rows)
         read = time.perf_counter()
         stop = self._wish_to_stop()

@@ -84,7 +84,7 @@ class Updates:
             self._group.check_launcher()
             rows = self._order.rows(step * self._order.steps_per_epoch + j)
             part = self._group.part(len(rows))
-            noise = BatchSlice(generator_for(self._seed, "update", step, j), part.start, part.stop, len(rows))
+            noise = BatchSlice(generator_for(self._seed, "update", step, j), part, len(rows))
             yield UpdateBatch(self._source.read(rows[part]), noise, self._group)
 
 

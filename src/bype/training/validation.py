@@ -46,7 +46,7 @@ class Validation:
             rows = torch.arange(first, min(first + _BATCH, len(self._source)))
             noise = generator_for(self._seed, "validation", number)
             part = self._group.part(len(rows))
-            noise_of_part = BatchSlice(noise, part.start, part.stop, len(rows))
+            noise_of_part = BatchSlice(noise, part, len(rows))
             terms = self._objective(self._source.take(rows[part]), prior=prior, generator=noise_of_part)
             for name, value in named_sums(terms).items():
                 totals[name] = totals.get(name, 0.0) + value
@@ -62,7 +62,7 @@ class Validation:
         """Return the KL term of the top level on at most 5,000 examples."""
         rows = torch.from_numpy(spread_rows(len(self._source), _COMPARED_EXAMPLES))
         part = self._group.part(len(rows))
-        noise = BatchSlice(generator_for(self._seed, "comparison"), part.start, part.stop, len(rows))
+        noise = BatchSlice(generator_for(self._seed, "comparison"), part, len(rows))
         z, log_posterior = self._model.encode_rows(self._source, rows[part]).rsample_and_score(generator=noise)
         total = (log_posterior - self._model.prior_distribution().log_prob(z)).double().sum()
         self._group.sum_([total])

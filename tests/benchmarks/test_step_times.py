@@ -5,13 +5,12 @@ import dataclasses
 import pytest
 import torch
 
-from bype.cli import main
+import step_times
 from bype.data.store import Store
 from bype.priors import TensorSource
 from bype.run.config import TrainingConfig
-from bype.training import bench
-from bype.training.bench import JitteredCopies, TimedTraining, components_to_time, priors_to_time, time_in_turn
 from small_runs import image_store
+from step_times import JitteredCopies, TimedTraining, components_to_time, priors_to_time, time_in_turn
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +57,13 @@ def test_more_components_than_examples_are_copies_that_differ():
 
 
 def test_the_command_prints_its_tables(store, capsys, monkeypatch):
-    monkeypatch.setattr(bench, "_BLOCK_SECONDS", 0.01)
+    monkeypatch.setattr(step_times, "_BLOCK_SECONDS", 0.01)
     small = {"components": 20, "hidden": 16, "latent_dim": 4, "batch_size": 20}
     for name in ("priors_to_time", "components_to_time"):
-        whole = getattr(bench, name)
-        monkeypatch.setattr(bench, name, lambda size, whole=whole: shrunk(whole(size), small))
-    monkeypatch.setattr(bench, "_RULES", shrunk(bench._RULES, small))
-    assert main(["bench", "--data", str(store), "--repetitions", "2", "--components", "300"]) == 0
+        whole = getattr(step_times, name)
+        monkeypatch.setattr(step_times, name, lambda size, whole=whole: shrunk(whole(size), small))
+    monkeypatch.setattr(step_times, "_RULES", shrunk(step_times._RULES, small))
+    assert step_times.main([str(store), "--repetitions", "2", "--components", "300"]) == 0
     printed = capsys.readouterr().out
     assert "| Gaussian prior |" in printed
     assert "1.00 (1.00 to 1.00)" in printed
@@ -78,8 +77,3 @@ def shrunk(configs, changes):
         name: dataclasses.replace(config, **{**changes, "components": config.components if "300" in name else 20})
         for name, config in configs.items()
     }
-
-
-def test_wrong_requests_give_one_line(store, capsys):
-    assert main(["bench", "--data", str(store), "--repetitions", "0"]) == 1
-    assert "at least 1" in capsys.readouterr().err

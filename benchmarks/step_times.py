@@ -1,17 +1,22 @@
-"""What training costs with one prior and another, as ratios on this machine."""
+"""Time training steps of the paper's VAE with each prior and rule, as ratios on this machine.
 
-import os
-import platform
+Run from the root of the repository: ``python benchmarks/step_times.py STORE``. Run nothing else meanwhile. It takes
+about ten minutes.
+"""
+
+import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bype.console import Report, no_report
+from bype.console import Report, no_report, progress_bar
 from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.store import Store
 from bype.priors import ExampleSource
@@ -25,6 +30,7 @@ from bype.pseudocoreset.settings import (
 from bype.run.config import TrainingConfig
 from bype.span import steps_per_epoch
 from bype.training.step import TrainingStep
+from measure import machine
 
 _BLOCK_SECONDS = 0.2
 _JITTER = 0.02
@@ -184,14 +190,50 @@ class _Timed:
         return found
 
 
-def machine() -> str:
-    """Say on what the numbers were taken."""
-    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
-    return f"{platform.machine()}, {os.cpu_count()} processors, {torch.get_num_threads()} threads, {versions}"
-
-
 def _quartiles(values: list[float]) -> tuple[float, float, float]:
     if len(values) == 1:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, middle, high
+
+
+def _table(title: str, timings: list[Timing]) -> list[str]:
+    def cell(values: tuple[float, float, float], digits: int) -> str:
+        low, middle, high = (f"{value:,.{digits}f}" for value in values)
+        return f"{middle} ({low} to {high})"
+
+    lines = [f"| {title} | ms a step | times the first |", "| --- | --- | --- |"]
+    return lines + [f"| {t.name} | {cell(t.milliseconds, 1)} | {cell(t.ratio, 2)} |" for t in timings]
+
+
+def main(words: list[str] | None = None) -> int:
+    """Print what training costs with each prior, number of components, and rule."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path, help="train on this store")
+    parser.add_argument("--repetitions", type=int, default=15, help="time this many blocks of each configuration")
+    parser.add_argument(
+        "--components",
+        type=int,
+        nargs="*",
+        default=(5000, 50000),
+        help="also time these numbers of components; examples are copied if there are fewer",
+    )
+    options = parser.parse_args(words)
+    store = Store(options.store)
+    num_train = len(store.split("train"))
+    print(f"{machine()}; {options.repetitions} repetitions, interleaved; median (quartiles)\n")
+    for title, configs in (
+        ("prior", priors_to_time(num_train)),
+        ("tracking with", components_to_time(options.components)),
+    ):
+        with progress_bar(title) as report:
+            timings = list(time_in_turn(configs, store, options.repetitions, report))
+        print("\n".join(_table(title, timings)) + "\n")
+    print("| rule | share of the training time, without gradients shared with the network |\n| --- | --- |")
+    for name, share in rule_shares(store, options.repetitions):
+        print(f"| {name} | {100 * share:.1f}% |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
