@@ -48,6 +48,7 @@ CASES = {
     "hvae": {"network": "hvae", "rule": PSVI},
     "convhvae": {"network": "convhvae", "rule": TrackingSettings(live_points=4)},
     "residual": {"network": "residual", "rule": ASCENT},
+    "dense": {"network": "dense", "likelihood": "learned-gaussian", "dropout": 0.2, "flips": True, "shifts": 1},
 }
 
 

@@ -14,7 +14,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Each layer may import those before it; names in one row do not know each other.
 LAYERS = [
-    {"randomness"},
+    {"randomness", "factors"},
     {"distributions"},
     {"likelihoods", "mixtures", "networks"},
     {"priors"},

@@ -12,10 +12,11 @@ from bype.evaluation.records import read_results
 from bype.run.config import TrainingConfig
 from bype.run.directory import RunError, read_config
 from bype.run.opened import TrainedRun
+from bype.run.pace import read_paces
 from bype.training.loop import train
 
 FIXTURES = Path(__file__).parent / "fixtures"
-MADE_BY = r"format 1, made by bype 0\.1\.0\.dev0; this bype reads format 2"
+MADE_BY = r"format 1, made by bype 0\.1\.0\.dev0; this bype reads formats 2 to 3"
 
 
 def test_a_store_of_format_1_opens():
@@ -61,3 +62,12 @@ def test_a_run_of_format_2_opens_and_gives_the_same_numbers():
     assert found.step == run.step
     points = run.model.prior.own_points().points
     assert points.shape == (4, 1, 6, 6)
+
+
+def test_a_run_of_format_3_opens_with_its_clock_and_its_baseline():
+    run = TrainedRun.open(FIXTURES / "format-3" / "run")
+    assert (run.config.network, run.config.flips, run.config.shifts) == ("dense", True, 1)
+    (found,) = read_results(FIXTURES / "format-3" / "run").evaluations
+    assert found.baseline.kind == "probabilistic PCA"
+    paces = read_paces(FIXTURES / "format-3" / "run")
+    assert paces[-1].next >= run.step

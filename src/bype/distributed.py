@@ -106,15 +106,15 @@ class Group:
             self._timed(lambda: dist.broadcast(buffer, 0, group=channel))
         return buffer.numpy().tobytes()
 
-    def copy_first_(self, tensors: Sequence[Tensor]) -> None:
+    def copy_first_(self, tensors: Sequence[Tensor], is_patient: bool = False) -> None:
         """Replace each tensor by that of process 0, because processors of different kinds round differently.
 
-        Shapes and dtypes must be the same in all processes.
+        Shapes and dtypes must be the same in all processes. Be patient if process 0 may take minutes to arrive.
         """
         if self.size == 1:
             return
         plain = [tensor.detach().cpu().contiguous() for tensor in tensors]
-        content = self.broadcast(b"".join(tensor.numpy().tobytes() for tensor in plain))
+        content = self.broadcast(b"".join(tensor.numpy().tobytes() for tensor in plain), is_patient)
         start = 0
         for tensor, own in zip(tensors, plain, strict=True):
             stop = start + own.numel() * own.element_size()

@@ -218,6 +218,12 @@ class LearnedGaussian(_Normal):
         self.floor = floor
         self.log_excess = nn.Parameter(torch.zeros(() if num_dimensions is None else num_dimensions))
 
+    @torch.no_grad()
+    def start(self, variance: Tensor) -> None:
+        """Begin at variances (d,); where all dimensions share one, at their mean."""
+        value = variance if self.log_excess.ndim else variance.mean()
+        self.log_excess.copy_((value - self.floor).clamp_min(0.01 * self.floor).log())
+
     @property
     def variance(self) -> Tensor:
         return self.floor + self.log_excess.exp()

@@ -122,6 +122,7 @@ class ELBO(nn.Module):
                 f"{type(self.model.prior).__name__} leaves each example out of its own prior in training: "
                 f"pass indices, its row in the training set; to evaluate, use torch.no_grad() or pass prior"
             )
+        x = self.model.to_model_units(x)
         if indices is None:
             posterior = self.model.posterior(x)
             prior = self.model.prior_distribution() if prior is None else prior
@@ -157,7 +158,8 @@ def _log_likelihood(model: LatentModel, x: Tensor, output: Tensor) -> Tensor:
     step = max(1, _CACHED_NUMBERS // max(1, output[0].numel()))
     flat = model.flatten(x)
     blocks = [model.likelihood.log_prob(flat, block) for block in torch.split(output, step)]
-    return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+    found = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+    return found if model.scaling is None else found + model.scaling.log_density.to(found.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,6 +240,7 @@ def importance_weighted_bound(
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1, not {num_samples}")
     prior = model.prior_distribution() if prior is None else prior
+    x = model.to_model_units(x)
     posterior = model.posterior(x)
     log_weights = []
     term_sums = torch.zeros((), device=x.device)

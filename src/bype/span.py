@@ -1,13 +1,15 @@
-"""Lengths of training, in epochs or in steps."""
+"""Lengths of training, in epochs, steps, seconds, or a part of the whole."""
 
 import re
 from dataclasses import dataclass
 from typing import Literal
 
+_UNITS = {"epoch": "epochs", "step": "steps", "second": "seconds", "percent": "percent"}
+
 
 @dataclass(frozen=True)
 class Span:
-    """A length of training, in epochs or in steps.
+    """A length of training, in epochs, steps or seconds; or as a percentage of the length of the whole.
 
     Examples
     --------
@@ -18,18 +20,25 @@ class Span:
     """
 
     count: int
-    unit: Literal["epochs", "steps"]
+    unit: Literal["epochs", "steps", "seconds", "percent"]
 
     @classmethod
     def parse(cls, text: str) -> "Span":
-        """Read '10 epochs' or '500 steps'."""
-        match = re.fullmatch(r"\s*([0-9]{1,18})\s*(epoch|step)s?\s*", text)
+        """Read '10 epochs', '500 steps', '90 seconds' or '5 percent'."""
+        match = re.fullmatch(r"\s*([0-9]{1,18})\s*(epoch|step|second|percent)s?\s*", text)
         if match is None:
-            raise ValueError(f"{text!r} is not a length of training; write '10 epochs' or '500 steps'")
-        return cls(int(match[1]), "epochs" if match[2] == "epoch" else "steps")
+            raise ValueError(f"{text!r} is not a length of training; write '10 epochs', '500 steps' or '90 seconds'")
+        return cls(int(match[1]), _UNITS[match[2]])  # type: ignore[arg-type]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is a number of steps that is known before training."""
+        return self.unit in ("epochs", "steps")
 
     def in_steps(self, steps_per_epoch: int) -> int:
         """Return the number of training steps."""
+        if not self.is_fixed:
+            raise ValueError(f"{self.count} {self.unit} are no fixed number of steps; write it in epochs or steps")
         return self.count * steps_per_epoch if self.unit == "epochs" else self.count
 
     def is_due(self, step: int, steps_per_epoch: int) -> bool:

@@ -63,6 +63,34 @@ def kill_some(words: list[str], run: Path, moments: list[float], generator: rand
     return kills
 
 
+BY_THE_CLOCK = (
+    *(
+        "--network",
+        "dense",
+        "--likelihood",
+        "learned-gaussian",
+        "--dropout",
+        "0.2",
+        "--flips",
+        "True",
+        "--decay",
+        "True",
+    ),
+    *("--length", "5 seconds", "--warm-up", "0 epochs", "--checkpoint-every", "3 steps", "--patience", "0 epochs"),
+    *("--batch-size", "50", "--components", "20", "--latent-dim", "4", "--hidden", "16", "--learning-rate", "0.001"),
+)
+
+
+def test_two_processes_by_the_clock_one_killed_equal_a_replay_of_their_log(labelled_store, tmp_path):
+    broken = command(labelled_store, tmp_path / "broken", *BY_THE_CLOCK)
+    assert kill_some(under_torchrun(2, broken, restarts=1), tmp_path / "broken", [0.5], random.Random(0)) == 1  # noqa: S311
+    (tmp_path / "replay").mkdir()
+    for name in ("config.json", "pace.json"):
+        (tmp_path / "replay" / name).write_bytes((tmp_path / "broken" / name).read_bytes())
+    finish(under_torchrun(2, command(labelled_store, tmp_path / "replay", *BY_THE_CLOCK)))
+    assert outcome(tmp_path / "replay") == outcome(tmp_path / "broken")
+
+
 def test_a_killed_process_changes_nothing(labelled_store, tmp_path):
     whole = command(labelled_store, tmp_path / "whole", *SMALL, *TRACKING)
     finish(under_torchrun(2, whole))

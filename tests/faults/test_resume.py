@@ -27,6 +27,10 @@ PRIORS = {
     "tracking, in turn": (
         *("--prior", "bype", "--rule", "tracking", "--rule-scored-points", "50", "--components", "300"),
     ),
+    "dense": (
+        *("--network", "dense", "--likelihood", "learned-gaussian", "--dropout", "0.2", "--decay", "True"),
+        *("--flips", "True", "--shifts", "1"),
+    ),
 }
 
 
@@ -45,7 +49,7 @@ SMALL = (
 )
 
 
-@pytest.mark.parametrize("name", ["psvi", "exemplar, nearest", "tracking, in turn"])
+@pytest.mark.parametrize("name", ["psvi", "exemplar, nearest", "tracking, in turn", "dense"])
 def test_a_killed_run_ends_as_if_nothing_had_happened(small_store, tmp_path, name):
     arguments = (*SMALL, *PRIORS[name])
     finish(command(small_store, tmp_path / "whole", *arguments))

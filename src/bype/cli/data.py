@@ -4,16 +4,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from bype.cli.options import MaybeCount, MaybeName, MaybeNumber, MaybePath, parse
-
-if TYPE_CHECKING:
-    from bype.data.store import Store
-
-_WIDEST = 100
 
 
 @dataclass(frozen=True)
@@ -68,21 +63,6 @@ def say_skipped(skipped: Sequence[str]) -> None:
         print(f"skipped {line}", file=sys.stderr)
     if len(skipped) > 20:
         print(f"skipped {len(skipped) - 20} more", file=sys.stderr)
-
-
-def warn_of_scales(store: "Store") -> None:
-    """Warn if one column of a table has a much larger scale than others."""
-    from bype.data.examples import spread_rows
-
-    split = store.split("train")
-    if len(split.shape) == 3:
-        return
-    spread = split.read(spread_rows(len(split), 1000)).std(0)
-    if spread.max() > _WIDEST * spread[spread > 0].min(initial=spread.max()):
-        print(
-            f"warning: column {spread.argmax() + 1} spreads more than {_WIDEST} times as wide as another, so that the "
-            f"model learns little else; bring all columns to a common scale"
-        )
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,15 @@ def describe(found: "Evaluation") -> Iterator[str]:
         shares = ", ".join(f"{k}: {100 * share:.2f}" for k, share in representation.knn_accuracy.items())
         yield f"kNN accuracy, %          {shares}"
         yield f"linear probe, %          {100 * representation.probe_accuracy:.2f}"
+    if (baseline := found.baseline) and found.density:
+        yield f"{baseline.kind:<24} {_pm(baseline.negative_log_likelihood)} nats per example"
+        if baseline.gain_in_training is not None:
+            yield f"  training gained {baseline.gain_in_training:.3f} nats of validation -ELBO over its start"
+        errors = f"{baseline.own_squared_error:.4g}, of {baseline.kind} {baseline.squared_error:.4g}"
+        yield f"  squared error of reconstructions {errors}"
+        if baseline.knn_accuracy:
+            shares = ", ".join(f"{k}: {100 * share:.2f}" for k, share in baseline.knn_accuracy.items())
+            yield f"  kNN accuracy on as many principal components, %  {shares}"
 
 
 def _pm(estimate: "Estimate") -> str:

@@ -1,13 +1,14 @@
 """From the data of a user to a report, in one go."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bype.cli.data import say_skipped, warn_of_scales
+from bype.cli.data import say_skipped
 from bype.cli.evaluate import describe
 from bype.cli.options import MaybeCount, MaybeName, UsageError, parse
 from bype.run.config import TrainingConfig
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 _LARGEST_SIDE = 64
 _MAX_COMPONENTS = 500
 _DRAWS, _IMAGES = 500, 500
+_CHEAP_VALIDATION = 2000
+_MANY_EXAMPLES = 20_000
+_DROPOUT = 0.2
+_AUGMENTATIONS = ((False, 0), (True, 0), (False, 1), (True, 1), (True, 2), (True, 4), (True, 8))
+"""Flips, and shifts in pixels; the first one is taken if none is better."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class _Fit:
     out: Path
     """Write the run, the store and the report to this folder"""
     minutes: float = 2.5
-    """Train for about this long (4 to 500 epochs); preparing, evaluating and reporting take extra time"""
+    """Train for this long; preparing, evaluating and reporting take extra time"""
     size: MaybeCount = None
     """Crop images to a square, and resize them to N x N pixels; to 64 if they are larger or differ"""
     label: MaybeName = None
@@ -59,12 +65,14 @@ def fit(words: list[str]) -> int:
     if (options.out / "store").exists() or (options.out / "config.json").exists():
         print(f"resuming {options.out} with its data and settings; for others choose another --out")
     store = _store(options)
-    warn_of_scales(store)
     if (options.out / "config.json").exists():
         config, _ = read_config(options.out)
     else:
         config = _config(store, options.minutes, options.seed)
-    print(f"training a {config.network} with {config.components} pseudo-points for {config.length}")
+    print(
+        f"training a VAE that begins as {'PCA' if len(store.manifest.shape) == 3 else 'factor analysis'}, with ", end=""
+    )
+    print(f"{config.components} pseudo-points, for {config.length}")
     outcome = train(config, store.folder, options.out, display_here())
     if outcome.state == "stopped":
         print(f"stopped at step {outcome.step}. To resume, run the same command.")
@@ -73,9 +81,11 @@ def fit(words: list[str]) -> int:
     known = read_results(options.out).find(store.manifest.fingerprint, default_split(store))
     is_known = known is not None and known.step == run.step and known.density is not None
     density = None if is_known else DensityOptions(_DRAWS, _IMAGES)
-    found = evaluate(run, default_split(store), density=density, stage=progress_bar)
+    found = evaluate(run, default_split(store), density=density, with_baseline=True, stage=progress_bar)
     for line in describe(found):
         print(line)
+    if found.baseline is not None and found.density is not None:
+        print(f"\n{found.baseline.verdict(found.density, math.prod(run.data.shape))}")
     page = options.out / "report.html"
     write_atomic(page, render([gather(options.out, options.out.absolute().name)]).encode())
     print(f"\nopen {page.absolute()} in a browser\n\nthen try:")
@@ -124,25 +134,47 @@ def _store(options: _Fit) -> "Store":
 
 def _config(store: "Store", minutes: float, seed: int) -> TrainingConfig:
     """Choose settings that suit the data and the time."""
-    from bype.training.dry_run import seconds_per_epoch
-
     num_train = store.manifest.splits["train"].num_rows
-    is_image = len(store.manifest.shape) == 3
-    draft = TrainingConfig(
+    shape = store.manifest.shape
+    is_image = len(shape) == 3
+    num_validation = store.manifest.splits["validation"].num_rows if "validation" in store.manifest.splits else 0
+    every = "4 percent" if num_validation <= _CHEAP_VALIDATION else "10 percent"
+    config = TrainingConfig(
+        network="dense",
+        likelihood="learned-gaussian" if is_image else "diagonal-gaussian",
         components=max(2, min(_MAX_COMPONENTS, num_train // 4)),
         batch_size=min(100, max(8, num_train // 5)),
-        latent_dim=min(40, max(2, store.manifest.shape[0])) if not is_image else 40,
-        likelihood="squared-error" if is_image else "learned-gaussian",
-        learning_rate=1e-3,
+        latent_dim=40 if is_image else max(1, min(40, shape[0] // 2)),
+        learning_rate=2e-3,
+        dropout=_DROPOUT if num_train < _MANY_EXAMPLES else 0.0,
+        decay=True,
+        length=f"{max(1, round(60 * minutes))} seconds",
+        warm_up="0 epochs",
         patience="0 epochs",
+        validate_every=every,
+        checkpoint_every=every,
         seed=seed,
     )
-    epochs = min(500, max(4, round(60 * minutes / seconds_per_epoch(draft, store))))
-    every = max(1, epochs // 25)
-    return dataclasses.replace(
-        draft,
-        length=f"{epochs} epochs",
-        warm_up=f"{epochs // 3} epochs",
-        validate_every=f"{every} epochs",
-        checkpoint_every=f"{every} epochs",
-    )
+    return _with_augmentation(config, store) if is_image else config
+
+
+def _with_augmentation(config: TrainingConfig, store: "Store") -> TrainingConfig:
+    """Choose flips and shifts: those with which PCA makes the validation images the most likely."""
+    import torch
+
+    from bype.data.augment import Augmentation
+    from bype.data.examples import StoreSource, spread_rows
+    from bype.models.linear_start import fit_linear
+
+    if "validation" not in store.manifest.splits:
+        return config
+    train, validation = StoreSource(store.split("train")), StoreSource(store.split("validation"))
+    held_out = validation.read(spread_rows(len(validation), _CHEAP_VALIDATION)).flatten(1)
+
+    def score(augmentation: Augmentation) -> float:
+        linear = fit_linear(train, store.manifest.shape, config.latent_dim, config.seed, augmentation)
+        return float(linear.log_prob(held_out).mean())
+
+    with torch.no_grad():
+        best = max((Augmentation(*choice) for choice in _AUGMENTATIONS), key=score)
+    return dataclasses.replace(config, flips=best.flips, shifts=best.shifts)

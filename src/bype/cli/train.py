@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
-from bype.cli.data import warn_of_scales
 from bype.cli.options import parse
 from bype.paper.recipes import RECIPES, recipe_named
 from bype.pseudocoreset.settings import SETTINGS, RuleSettings
@@ -124,15 +123,12 @@ def train(words: list[str]) -> int:
         for line in dry_run(config, options.data):
             print(line)
         return 0
-    from bype.data.store import Store
     from bype.distributed import device_named, open_group
     from bype.training import loop
     from bype.training.display import display_here
 
     device = device_named(options.device)
     with open_group(device=device) as group:
-        if group.is_first:
-            warn_of_scales(Store(options.data))
         display = display_here() if group.is_first else None
         outcome = loop.train(config, options.data, options.out, display, group, device)
     if not group.is_first:

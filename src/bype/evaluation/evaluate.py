@@ -17,6 +17,7 @@ from bype.data.store import Split, Store
 from bype.distributed import Group
 from bype.distributions import DiagonalNormal
 from bype.evaluation.aggregate import active_units, prior_gap
+from bype.evaluation.baseline import measure_baseline
 from bype.evaluation.density import DensityOptions, measure_density
 from bype.evaluation.journal import journal_path
 from bype.evaluation.records import Density, Evaluation, Map, Representation, read_results, write_results
@@ -50,6 +51,7 @@ def evaluate(
     data: Path | None = None,
     density: DensityOptions | None = DensityOptions(),  # noqa: B008 - frozen
     with_map: bool = True,
+    with_baseline: bool = False,
     stage: Stage = silent,
     group: Group | None = None,
 ) -> Evaluation:
@@ -68,6 +70,8 @@ def evaluate(
         out, and keeps the result of an earlier evaluation.
     with_map
         Whether to lay out latent means by t-SNE.
+    with_baseline
+        Whether to compare with the linear model that has as many latents.
     stage
         Called with the title of each stage.
     group
@@ -108,6 +112,10 @@ def evaluate(
     if with_map and layout is None and can_be_laid_out(queries.mean.cpu().numpy()):
         with stage("laying out a map"):
             layout = _map(queries.mean, rows, query_labels)
+    baseline = known.baseline if known else None
+    if with_baseline and measured is not None:
+        with stage("fitting a linear model"):
+            baseline = measure_baseline(run, store, split, spread_rows(len(split), measured.num_images))
     evaluation = Evaluation(
         step=run.step,
         source=store.manifest.source,
@@ -118,6 +126,7 @@ def evaluate(
         active_units=active_units(queries.mean),
         representation=representation,
         map=layout,
+        baseline=baseline,
     )
     write_results(run.folder, read_results(run.folder).with_evaluation(evaluation))
     if density is not None:

@@ -56,7 +56,7 @@ def sample(
         output = model.decode(rows, generator=generator)
         return model.likelihood.sample(output, generator=generator) if with_noise else model.likelihood.mean(output)
 
-    return model.unflatten(_in_chunks(decode, top))
+    return model.to_data_units(model.unflatten(_in_chunks(decode, top)))
 
 
 Way = Literal["posterior", "prior"]
@@ -91,7 +91,7 @@ def generate_like(model: LatentModel, x: Tensor, way: Way, *, generator: Randomn
             raise ValueError(f"{type(model.prior).__name__} has no components around examples; draw from the posterior")
         return model.likelihood.mean(model.decode(around.sample(generator=generator), generator=generator))
 
-    return model.unflatten(_in_chunks(made, x))
+    return model.to_data_units(model.unflatten(_in_chunks(made, model.to_model_units(x))))
 
 
 def heaviest_components(prior: Distribution, count: int) -> tuple[int, ...]:
@@ -107,13 +107,15 @@ def heaviest_components(prior: Distribution, count: int) -> tuple[int, ...]:
 @torch.no_grad()
 def embed(model: LatentModel, x: Tensor) -> Tensor:
     """Return the latent means (B, D) of examples (B, *data_shape); of the top level, if there are two."""
-    return _in_chunks(lambda rows: model.encode(rows).mean, x)
+    return _in_chunks(lambda rows: model.encode(rows).mean, model.to_model_units(x))
 
 
 @torch.no_grad()
 def reconstruct(model: LatentModel, x: Tensor) -> Tensor:
     """Return reconstructions of examples (B, *data_shape), with all latents at their means."""
-    return model.unflatten(_in_chunks(lambda rows: model.likelihood.mean(model.posterior(rows).mean_output()), x))
+    rows = model.to_model_units(x)
+    made = _in_chunks(lambda chunk: model.likelihood.mean(model.posterior(chunk).mean_output()), rows)
+    return model.to_data_units(model.unflatten(made))
 
 
 @torch.no_grad()
@@ -124,7 +126,7 @@ def interpolate(model: LatentModel, start: Tensor, end: Tensor, num_steps: int) 
     first, last = embed(model, torch.stack([start, end]))
     share = torch.linspace(0, 1, num_steps, dtype=first.dtype, device=first.device)[:, None]
     output = model.decode(torch.lerp(first, last, share), at_mean=True)
-    return model.unflatten(model.likelihood.mean(output))
+    return model.to_data_units(model.unflatten(model.likelihood.mean(output)))
 
 
 def _in_chunks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ class PseudoPoints:
     """Pseudo-points, the heaviest first."""
 
     points: NDArray[np.float32]
-    """(M, *data_shape), as the model sees them."""
+    """(M, *data_shape), in the units of the data."""
     weights: NDArray[np.float64]
     """(M,), they sum to the number of training examples."""
     component: NDArray[np.int64]
@@ -80,7 +80,7 @@ def describe_points(model: LatentModel, train: Split, num_classes: int) -> Pseud
         labels = train.labels(neighbours.reshape(-1)).reshape(neighbours.shape)
         label_mix = np.stack([(labels == k).mean(1) for k in range(num_classes)], axis=1)
     return PseudoPoints(
-        points=points[order].numpy(),
+        points=model.to_data_units(points[order]).numpy(),
         weights=(probabilities[order] * len(train)).numpy(),
         component=order.numpy(),
         neighbours=neighbours,

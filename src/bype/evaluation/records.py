@@ -4,6 +4,7 @@ All values are nats per example, summed over dimensions and averaged over exampl
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -98,6 +99,38 @@ class Map:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """The linear model with as many latents, fitted to the same training examples and scored on the same examples."""
+
+    kind: str
+    num_latents: int
+    num_examples: int
+    negative_log_likelihood: Estimate
+    """As a density, with the variance of noise that is its own best."""
+    without_latents: float
+    """The negative log-likelihood of the mean example with noise of its own best variance."""
+    squared_error: float
+    """Of its reconstructions, summed over dimensions, in the model's units."""
+    own_squared_error: float
+    """The same of the run's model."""
+    knn_accuracy: dict[str, float] | None
+    """By the number of neighbours, on as many principal components."""
+    gain_in_training: float | None
+    """Nats of validation -ELBO between the model before the first step and the one that was kept, if it is known."""
+
+    def verdict(self, density: Density, num_dimensions: int) -> str:
+        """Say in a sentence how a model compares, and what to try if it is worse."""
+        own = density.negative_log_likelihood.value if density.normalised is None else density.normalised
+        gain = self.negative_log_likelihood.value - own
+        bits = abs(gain) / num_dimensions / math.log(2)
+        than = f"{self.kind} with {self.num_latents} latents on the same {self.num_examples:,} examples"
+        size = f"{abs(gain):.1f} nats per example ({bits:.3f} bits per dimension)"
+        if gain >= 0:
+            return f"It is {size} better than {than}."
+        return f"It is {size} worse than {than}. Try more --minutes or more examples, and look at the samples."
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """All results of one model on one split of one store.
 
@@ -117,6 +150,7 @@ class Evaluation:
     active_units: ActiveUnits | None = None
     representation: Representation | None = None
     map: Map | None = None
+    baseline: Baseline | None = None
 
 
 @dataclass(frozen=True)
@@ -140,7 +174,7 @@ class ClassifierError:
 class Results:
     """The content of ``evaluation.json``."""
 
-    version: Literal[2] = dataclasses.field(default=2, kw_only=True)
+    version: Literal[3] = dataclasses.field(default=3, kw_only=True)
     evaluations: list[Evaluation] = dataclasses.field(default_factory=list)
     augmentation: list[ClassifierError] = dataclasses.field(default_factory=list)
 
@@ -174,14 +208,16 @@ def read_results(run: Path) -> Results:
 
 def _decode_results(fields: Any, path: Path) -> Results:
     try:
-        if isinstance(fields, dict) and fields.get("version") == 1:
-            # Version 1 also bounded the effect of far components that were left out; now none are.
+        if isinstance(fields, dict) and fields.get("version") in (1, 2):
             evaluations = fields.get("evaluations")
             for evaluation in evaluations if isinstance(evaluations, list) else []:
-                density = evaluation.get("density") if isinstance(evaluation, dict) else None
-                if isinstance(density, dict):
-                    density.pop("neglected", None)
-            fields = {**fields, "version": 2}
+                if not isinstance(evaluation, dict):
+                    continue
+                evaluation.setdefault("baseline", None)
+                if isinstance(evaluation.get("density"), dict):
+                    # Version 1 also bounded the effect of far components that were left out; now none are.
+                    evaluation["density"].pop("neglected", None)
+            fields = {**fields, "version": 3}
         return decode(Results, fields)
     except ValueError as error:
         raise FileError(f"{path}: {error}") from error

@@ -7,6 +7,8 @@ from bype.networks import (
     ConvEncoder,
     ConvJointDecoder,
     ConvJointEncoder,
+    DenseDecoder,
+    DenseEncoder,
     MLPDecoder,
     MLPEncoder,
     MLPJointDecoder,
@@ -39,6 +41,24 @@ def mlp_vae(
         prior,
         encoder=MLPEncoder(data_shape, latent_dim, hidden),
         decoder=MLPDecoder(data_shape, latent_dim, hidden),
+    )
+
+
+def dense_vae(
+    data_shape: tuple[int, ...],
+    prior: Prior,
+    likelihood: Likelihood | None = None,
+    latent_dim: int = 40,
+    hidden: int = 300,
+    dropout: float = 0.0,
+) -> VAE:
+    """Return a VAE that can begin as a linear model: what ``bype fit`` trains. Also for feature vectors."""
+    return VAE(
+        data_shape,
+        likelihood or squared_error_for(data_shape),
+        prior,
+        encoder=DenseEncoder(data_shape, latent_dim, hidden, dropout),
+        decoder=DenseDecoder(data_shape, latent_dim, hidden, dropout),
     )
 
 

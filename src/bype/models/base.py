@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bype.data.scaling import Scaling
 from bype.distributions import DiagonalNormal, Distribution
 from bype.likelihoods import Likelihood
-from bype.priors.base import ExampleSource, Prior, SelectedRows, TrainingBatch, encode_source
+from bype.priors.base import ExampleSource, MappedSource, Prior, SelectedRows, TrainingBatch, encode_source
 from bype.randomness import Randomness, RowRandomness
 
 
@@ -56,6 +57,12 @@ class LatentModel(nn.Module, ABC):
         Of an example given the decoder's output.
     prior
         On the top latent.
+
+    Attributes
+    ----------
+    scaling
+        Of the columns of a table. The encoder, the decoder, the prior and the rules work in its units; the objective,
+        evaluation and generation take and return examples in the units of the data.
     """
 
     levels: tuple[str, ...]
@@ -66,20 +73,33 @@ class LatentModel(nn.Module, ABC):
         self.data_shape = tuple(data_shape)
         self.likelihood = likelihood
         self.prior = prior
+        self.scaling: Scaling | None = None
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.parameters()).device
 
+    def to_model_units(self, x: Tensor) -> Tensor:
+        """Return examples (..., *data_shape) as encoder and prior take them."""
+        return x if self.scaling is None else self.scaling(x)
+
+    def scaled(self, source: ExampleSource) -> ExampleSource:
+        """Return the examples of a source as encoder and prior take them."""
+        return source if self.scaling is None else MappedSource(source, self.scaling)
+
+    def to_data_units(self, x: Tensor) -> Tensor:
+        """Return what encoder and prior take, or the decoder makes, as examples (..., *data_shape)."""
+        return x if self.scaling is None else self.scaling.invert(x)
+
     @abstractmethod
     def encode(self, x: Tensor) -> DiagonalNormal:
-        """Return q(top latent | x) for examples (B, *data_shape)."""
+        """Return q(top latent | x) for examples (B, *data_shape) in the model's units."""
 
     @torch.no_grad()
     def encode_rows(self, source: ExampleSource, rows: Tensor) -> DiagonalNormal:
         """Return q(top latent | x) for some rows of a source, without gradient; few of them are in memory at once."""
-        return encode_source(self.encode, SelectedRows(source, rows), self.device)
+        return encode_source(self.encode, SelectedRows(self.scaled(source), rows), self.device)
 
     @abstractmethod
     def posterior(self, x: Tensor, top: DiagonalNormal | None = None) -> Posterior:

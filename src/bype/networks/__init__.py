@@ -5,6 +5,7 @@ An encoder maps examples (B, *data_shape) to a mean and a log-variance (B, D) ea
 """
 
 from bype.networks.conv import ConvEncoder, ConvJointDecoder, ConvJointEncoder
+from bype.networks.dense import DenseDecoder, DenseEncoder
 from bype.networks.mlp import MLPDecoder, MLPEncoder, MLPJointDecoder, MLPJointEncoder
 from bype.networks.residual import ResidualDecoder, ResidualEncoder
 
@@ -12,6 +13,8 @@ __all__ = [
     "ConvEncoder",
     "ConvJointDecoder",
     "ConvJointEncoder",
+    "DenseDecoder",
+    "DenseEncoder",
     "MLPDecoder",
     "MLPEncoder",
     "MLPJointDecoder",

@@ -48,6 +48,21 @@ class SelectedRows:
 
 
 @dataclass(frozen=True, eq=False)
+class MappedSource:
+    """The examples of a source, each changed by a function."""
+
+    source: ExampleSource
+    change: Callable[[Tensor], Tensor]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def take(self, indices: Tensor) -> Tensor:
+        """Return the changed examples with these row numbers."""
+        return self.change(self.source.take(indices))
+
+
+@dataclass(frozen=True, eq=False)
 class TensorSource:
     """Examples (N, *data_shape) that fit in memory, as an :class:`ExampleSource`.
 
@@ -158,6 +173,19 @@ class Prior(nn.Module, ABC):
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> Distribution:
         """Return p(z): the one to evaluate and sample with, or the one to train ``batch`` with."""
 
+    def start(self, encode: Encode, latents: Tensor, center: Tensor) -> None:
+        """Fit what can be fitted before training, given an encoder that knows something. Most priors have nothing.
+
+        Parameters
+        ----------
+        encode
+            The model's encoder.
+        latents
+            (B, D), drawn from the posteriors of held-out examples.
+        center
+            (*data_shape), the mean example.
+        """
+
     def leave_out(self, distribution: Distribution, rows: Tensor) -> Distribution:
         """Return an evaluation's distribution as the training examples ``rows`` (B,) see it: without themselves.
 
@@ -185,6 +213,22 @@ def shared_log_variance() -> nn.Parameter:
     """
     torch.randn(())
     return nn.Parameter(torch.tensor(_LOG_VARIANCE_START))
+
+
+@torch.no_grad()
+def fit_log_variance(prior: Prior, log_variance: nn.Parameter, encode: Encode, latents: Tensor) -> float:
+    """Set the log variance that a prior's components share to the value under which latents (B, D) are most likely.
+
+    Return the mean log density of the latents then.
+    """
+    scores = []
+    tried = torch.linspace(-5, 2, 36)
+    for value in tried:
+        log_variance.fill_(value)
+        scores.append(prior(encode).log_prob(latents).mean())
+    best = int(torch.stack(scores).argmax())
+    log_variance.fill_(tried[best])
+    return float(scores[best])
 
 
 def into_range(points: Tensor, data_range: tuple[float, float] | None) -> Tensor:

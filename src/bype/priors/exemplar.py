@@ -13,6 +13,7 @@ from bype.priors.base import (
     TrainingBatch,
     draw_rows,
     encode_source,
+    fit_log_variance,
     shared_log_variance,
 )
 
@@ -69,6 +70,9 @@ class ExemplarPrior(Prior):
         ids = self._draw_subset(batch)
         means = encode_source(encode, SelectedRows(self.source, ids), device).mean
         return self._leave_one_out(means, ids, batch)
+
+    def start(self, encode: Encode, latents: Tensor, center: Tensor) -> None:
+        fit_log_variance(self, self.log_variance, encode, latents)
 
     def leave_out(self, distribution: Distribution, rows: Tensor) -> Distribution:
         if not isinstance(distribution, NormalMixture):

@@ -1,11 +1,20 @@
 """The prior of ByPE-VAE: a mixture around the points of a pseudocoreset."""
 
+import torch
 from torch import Tensor
 
 from bype.distributions import DiagonalNormal
 from bype.mixtures import NormalMixture
 from bype.models.base import LatentModel
-from bype.priors.base import Encode, Prior, PriorPoints, TrainingBatch, encode_points, shared_log_variance
+from bype.priors.base import (
+    Encode,
+    Prior,
+    PriorPoints,
+    TrainingBatch,
+    encode_points,
+    fit_log_variance,
+    shared_log_variance,
+)
 from bype.pseudocoreset.coreset import Pseudocoreset
 
 
@@ -39,6 +48,25 @@ class PseudocoresetPrior(Prior):
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
         means = encode_points(encode, self.pseudocoreset.points, batch).mean
         return NormalMixture(means, self.log_variance, self.pseudocoreset.probabilities.log())
+
+    @torch.no_grad()
+    def start(self, encode: Encode, latents: Tensor, center: Tensor) -> None:
+        """Bring the points towards the mean example until the mixture is no worse than one normal distribution.
+
+        Few points in many dimensions are far from most examples, and a mixture around them would then be the worse
+        prior. At the mean example itself all components are one.
+        """
+        points = self.pseudocoreset.points.clone()
+
+        def score(share: float) -> float:
+            self.pseudocoreset.move(slice(None), center + share * (points - center))
+            return fit_log_variance(self, self.log_variance, encode, latents)
+
+        lowest = score(0.0)
+        for tenths in range(10, 0, -1):
+            if score(tenths / 10) >= lowest:
+                return
+        score(0.0)
 
     def own_points(self) -> PriorPoints:
         return PriorPoints(self.pseudocoreset.points, self.pseudocoreset.probabilities)

@@ -7,7 +7,13 @@ from bype.report.blocks import section, table
 from bype.report.contents import RunContents
 from bype.report.markup import Markup
 
-_NETWORKS = {"vae": "VAE", "hvae": "HVAE", "convhvae": "ConvHVAE", "residual": "residual VAE"}
+_NETWORKS = {
+    "vae": "VAE",
+    "hvae": "HVAE",
+    "convhvae": "ConvHVAE",
+    "residual": "residual VAE",
+    "dense": "dense VAE that began as a linear model",
+}
 
 
 def _describe_prior(run: RunContents) -> str:

@@ -6,7 +6,7 @@ from bype.report.blocks import pictures
 from bype.report.contents import RunContents
 from bype.report.markup import Markup, element, join
 from bype.report.numbers import numbers
-from bype.report.sections import augmentation, coreset, features, maps, neighbours, training
+from bype.report.sections import augmentation, coreset, features, how_good, maps, neighbours, training
 from bype.report.style import STYLE
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -42,6 +42,7 @@ def _subtitle(runs: Sequence[RunContents]) -> str:
 
 def _sections(runs: Sequence[RunContents]) -> list[Markup]:
     return [
+        how_good(runs),
         numbers(runs),
         training(runs),
         pictures(runs, "Samples", "Drawn from the prior and decoded.", lambda run: run.samples),

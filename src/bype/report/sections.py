@@ -1,5 +1,6 @@
 """The sections of the page that hold more than one kind of picture or a chart."""
 
+import math
 from collections.abc import Sequence
 
 from bype.evaluation.pseudopoints import PseudoPoints
@@ -35,6 +36,37 @@ def training(runs: Sequence[RunContents]) -> Markup:
     text = "Minus ELBO with the full weight of the KL terms. A steep start is cut off."
     legend = element("ul", *keys, class_="legend")
     return section("Training", text, element("div", card("", chart, legend), class_="cards"))
+
+
+def how_good(runs: Sequence[RunContents]) -> Markup:
+    """Return how each run compares with the linear model that has as many latents."""
+    cards = []
+    for run in runs:
+        density = None if run.evaluation is None else run.evaluation.density
+        baseline = None if run.evaluation is None else run.evaluation.baseline
+        if density is None or baseline is None:
+            continue
+        own = density.negative_log_likelihood.value if density.normalised is None else density.normalised
+        gains = {
+            "this model": baseline.without_latents - own,
+            baseline.kind: baseline.without_latents - baseline.negative_log_likelihood.value,
+        }
+        largest = max(1e-9, *gains.values())
+        bars = [_bar(name, max(0.0, gain) / largest, f"{gain:,.1f} nats") for name, gain in gains.items()]
+        verdict = baseline.verdict(density, math.prod(run.data.shape))
+        if baseline.gain_in_training is not None:
+            verdict += f" Training gained {baseline.gain_in_training:,.1f} nats over its start (validation, −ELBO)."
+        cards.append(card(heading(runs, run), element("div", *bars), element("figcaption", verdict)))
+    if not cards:
+        return Markup("")
+    text = "How much more likely test examples are than under the mean example with noise; longer is better."
+    return section("How good is it?", text, element("div", *cards, class_="cards"))
+
+
+def _bar(name: str, share: float, text: str) -> Markup:
+    """Return a line with a bar of this share of the full length."""
+    track = element("span", element("i", style=f"width:{100 * share:.1f}%"), class_="track")
+    return element("div", element("span", name), track, element("span", text), class_="share")
 
 
 def coreset(runs: Sequence[RunContents]) -> Markup:
@@ -80,16 +112,7 @@ def _mix(run: RunContents, points: PseudoPoints) -> Markup:
     shares = (points.weights[:, None] * points.label_mix).sum(0) / points.weights.sum()
     order = sorted(range(len(shares)), key=lambda k: -shares[k])[:_MAX_CLASSES]
     largest = max(float(shares.max()), 1e-9)
-    rows = [
-        element(
-            "div",
-            element("span", run.data.classes[k]),
-            element("span", element("i", style=f"width:{100 * shares[k] / largest:.1f}%"), class_="track"),
-            element("span", f"{100 * shares[k]:.1f} %"),
-            class_="share",
-        )
-        for k in order
-    ]
+    rows = [_bar(run.data.classes[k], shares[k] / largest, f"{100 * shares[k]:.1f} %") for k in order]
     return element("div", *rows)
 
 

@@ -67,7 +67,7 @@ td { min-width: 9.5rem; overflow-wrap: normal; }
 .key { display: inline-block; width: 0.75rem; height: 0.75rem; border-radius: 50%; }
 .key.dash { height: 0; border-radius: 0; border-top: 2px dashed var(--soft); background: none; }
 .key.tick { width: 2px; border-radius: 0; background: var(--ink); }
-.share { display: grid; grid-template-columns: 6.5rem 1fr 3.5rem; gap: 0.6rem; align-items: center;
+.share { display: grid; grid-template-columns: 6.5rem 1fr 6rem; gap: 0.6rem; align-items: center;
   font-size: 0.8125rem; line-height: 1.7; }
 .share span:last-child { text-align: right; font-variant-numeric: tabular-nums; }
 .track { background: var(--line); border-radius: 3px; height: 0.55rem; overflow: hidden; }

@@ -4,8 +4,10 @@ import math
 
 import torch
 
+from bype.data.scaling import Scaling
 from bype.likelihoods import (
     PIXEL_RANGE,
+    QUANTISATION_VARIANCE,
     Bernoulli,
     DiscretisedLogistic,
     FixedGaussian,
@@ -13,8 +15,10 @@ from bype.likelihoods import (
     Likelihood,
     SquaredError,
 )
-from bype.models import LatentModel, conv_hvae, mlp_hvae, mlp_vae, residual_vae
+from bype.models import LatentModel, conv_hvae, dense_vae, mlp_hvae, mlp_vae, residual_vae
+from bype.models.linear_start import COLUMN_FLOOR
 from bype.priors import ExampleSource, ExemplarPrior, GaussianPrior, NearestExemplarPrior, Prior, VampPrior
+from bype.priors.base import MappedSource
 from bype.pseudocoreset.ascent import ELBOAscent
 from bype.pseudocoreset.coreset import Pseudocoreset
 from bype.pseudocoreset.joint import JointPseudocoresetPrior
@@ -35,7 +39,14 @@ from bype.randomness import generator_for
 from bype.run.config import ConfigError, TrainingConfig
 
 
-def build_model(config: TrainingConfig, shape: tuple[int, ...], train: ExampleSource) -> LatentModel:
+def scaling_for(config: TrainingConfig, shape: tuple[int, ...]) -> Scaling | None:
+    """Return a scaling that is not fitted yet, if the config asks for one and the examples are rows of a table."""
+    return Scaling(shape[0]) if config.scale_columns and len(shape) == 1 else None
+
+
+def build_model(
+    config: TrainingConfig, shape: tuple[int, ...], train: ExampleSource, scaling: Scaling | None = None
+) -> LatentModel:
     """Return the untrained model; the same config and data give the same numbers.
 
     Parameters
@@ -46,10 +57,17 @@ def build_model(config: TrainingConfig, shape: tuple[int, ...], train: ExampleSo
         Of one example.
     train
         The training examples, for priors that start at them or stand on them.
+    scaling
+        Of the columns of a table; one that changes nothing if left out, until a model's state is loaded.
     """
+    scaling = scaling or scaling_for(config, shape)
+    if scaling is not None:
+        train = MappedSource(train, scaling)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(generator_for(config.seed, "start").initial_seed())
-        return _build_networks(config, shape, _build_prior(config, shape, train))
+        model = _build_networks(config, shape, _build_prior(config, shape, train))
+    model.scaling = scaling
+    return model
 
 
 def model_bytes(config: TrainingConfig, shape: tuple[int, ...], num_train: int) -> int:
@@ -57,6 +75,7 @@ def model_bytes(config: TrainingConfig, shape: tuple[int, ...], num_train: int) 
     try:
         with torch.device("meta"):
             plain = _build_networks(config, shape, GaussianPrior(config.latent_dim))
+            plain.scaling = scaling_for(config, shape)
         numbers = sum(math.prod(tensor.shape) for tensor in plain.state_dict().values())
     except RuntimeError as error:
         raise ConfigError(f"a model of this config cannot be built: {str(error).splitlines()[0]}") from error
@@ -75,9 +94,13 @@ def _build_networks(config: TrainingConfig, shape: tuple[int, ...], prior: Prior
     is_image = len(shape) == 3
     if config.network in ("convhvae", "residual") and not is_image:
         raise ConfigError(f"the network {config.network} takes images; for feature vectors choose vae or hvae")
+    if (config.flips or config.shifts) and not is_image:
+        raise ConfigError("flips and shifts are for images; leave them out")
     if config.likelihood in ("bernoulli", "discretised-logistic") and not is_image:
         raise ConfigError(f"the likelihood {config.likelihood} is for pixels; for features choose learned-gaussian")
-    likelihood = _build_likelihood(config, is_image)
+    likelihood = _build_likelihood(config, shape)
+    if config.network == "dense":
+        return dense_vae(shape, prior, likelihood, config.latent_dim, config.hidden, config.dropout)
     if config.network == "residual":
         return residual_vae(shape, prior, likelihood, config.latent_dim)
     architecture = {"vae": mlp_vae, "hvae": mlp_hvae, "convhvae": conv_hvae}[config.network]
@@ -85,7 +108,8 @@ def _build_networks(config: TrainingConfig, shape: tuple[int, ...], prior: Prior
     return model
 
 
-def _build_likelihood(config: TrainingConfig, is_image: bool) -> Likelihood:
+def _build_likelihood(config: TrainingConfig, shape: tuple[int, ...]) -> Likelihood:
+    is_image = len(shape) == 3
     mean_range = PIXEL_RANGE if is_image else None
     match config.likelihood:
         case "squared-error":
@@ -94,6 +118,9 @@ def _build_likelihood(config: TrainingConfig, is_image: bool) -> Likelihood:
             return FixedGaussian(config.variance, mean_range)
         case "learned-gaussian":
             return LearnedGaussian(mean_range=mean_range)
+        case "diagonal-gaussian":
+            floor = QUANTISATION_VARIANCE if is_image else COLUMN_FLOOR
+            return LearnedGaussian(math.prod(shape), mean_range, floor)
         case "bernoulli":
             return Bernoulli()
         case "discretised-logistic":

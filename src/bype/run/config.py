@@ -8,9 +8,11 @@ from bype.data.decode import check_fields
 from bype.pseudocoreset.settings import PSVISettings, RuleSettings, TrackingSettings
 from bype.span import Span
 
-Network = Literal["vae", "hvae", "convhvae", "residual"]
+Network = Literal["vae", "hvae", "convhvae", "residual", "dense"]
 PriorName = Literal["gaussian", "vamp", "exemplar", "bype"]
-LikelihoodName = Literal["squared-error", "gaussian", "learned-gaussian", "bernoulli", "discretised-logistic"]
+LikelihoodName = Literal[
+    "squared-error", "gaussian", "learned-gaussian", "diagonal-gaussian", "bernoulli", "discretised-logistic"
+]
 
 
 class ConfigError(ValueError):
@@ -38,7 +40,9 @@ class TrainingConfig:
     'tracking'
     """
 
-    network: Network = setting("vae", "Choose the paper's VAE, HVAE, ConvHVAE, or its residual network for CelebA")
+    network: Network = setting(
+        "vae", "Choose the paper's VAE, HVAE, ConvHVAE, its residual network, or dense, which begins as PCA"
+    )
     prior: PriorName = setting("bype", "Choose the prior on the latent space")
     likelihood: LikelihoodName = setting(
         "squared-error", "Choose the likelihood of the data given the latents; the paper's is not normalised"
@@ -69,6 +73,11 @@ class TrainingConfig:
     neighbours: int | None = advanced(
         None, "Train the exemplar prior with so many exemplars near to each example, from a cache; exactly if left out"
     )
+    dropout: float = advanced(0.0, "Drop this share of features in each training step of the network dense")
+    flips: bool = advanced(False, "Flip half of the training images from left to right")
+    shifts: int = advanced(0, "Shift each training image by up to so many pixels")
+    decay: bool = advanced(False, "Lower the learning rate to zero over the length, along half a cosine")
+    scale_columns: bool = advanced(True, "Bring the columns of a table to a common scale inside the model")
     window_blocks: int | None = advanced(
         None, "Shuffle within windows of so many blocks, for slow disks; over all examples if left out"
     )
@@ -90,7 +99,13 @@ class TrainingConfig:
         for name in ("length", "validate_every", "checkpoint_every"):
             _require(_span(self, name).count > 0, f"{name} must be longer than nothing")
         for name in ("warm_up", "patience"):
-            _span(self, name)
+            _require(_span(self, name).is_fixed, f"{name} must be in epochs or steps")
+        length = _span(self, "length")
+        _require(length.unit != "percent", "length must be in epochs, steps or seconds")
+        for name in ("validate_every", "checkpoint_every"):
+            _require(_span(self, name).unit != "seconds", f"{name} must be in epochs, steps or percent")
+        _require(0 <= self.dropout < 1, f"dropout must be at least 0 and below 1, not {self.dropout}")
+        _require(0 <= self.shifts <= 64, f"shifts must be between 0 and 64 pixels, not {self.shifts}")
         _require(self.seed >= 0, f"seed must not be negative, not {self.seed}")
         if self.prior == "exemplar":
             _require(self.components >= 2, "an exemplar prior needs components of at least 2")

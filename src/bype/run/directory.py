@@ -23,7 +23,8 @@ from bype.run.identity import DataIdentity
 from bype.run.lock import LockError, RunLock
 from bype.span import Span, steps_per_epoch
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+_READ_VERSIONS = (2, 3)
 _KEPT_CHECKPOINTS = 2
 _MAX_METRICS_BYTES = 2**24
 _WRITTEN = (
@@ -35,6 +36,7 @@ _WRITTEN = (
     "manifest.json",
     "metrics.jsonl",
     "monitor.prom",
+    "pace.json",
     "status.json",
     "tensorboard",
     "timings.jsonl",
@@ -153,10 +155,10 @@ class RunDirectory:
 
     def _is_longer(self, saved: TrainingConfig, config: TrainingConfig, data: DataIdentity) -> bool:
         """Tell whether only the length has changed, and it is not shorter than what was trained."""
-        if dataclasses.replace(saved, length=config.length) != config:
+        length = Span.parse(config.length)
+        if dataclasses.replace(saved, length=config.length) != config or not length.is_fixed or config.decay:
             return False
-        length = Span.parse(config.length).in_steps(steps_per_epoch(data.num_train, config.batch_size))
-        return length >= max(self.checkpoints.steps())
+        return length.in_steps(steps_per_epoch(data.num_train, config.batch_size)) >= max(self.checkpoints.steps())
 
     def set_status(self, state: str, **details: Any) -> None:
         """Write the state of the run: running, finished, stopped or failed."""
@@ -182,7 +184,7 @@ class RunDirectory:
 
 @dataclass(frozen=True)
 class _ConfigFile:
-    version: Literal[2]
+    version: Literal[3]
     config: TrainingConfig
     data: DataIdentity
 
@@ -192,7 +194,7 @@ def read_config(folder: Path) -> tuple[TrainingConfig, DataIdentity]:
     try:
         fields = read_json(folder / "config.json")
         _require_version(fields, folder)
-        file = decode(_ConfigFile, fields)
+        file = decode(_ConfigFile, _newest(fields))
     except FileError as error:
         raise RunError(str(error)) from error
     except ValueError as error:
@@ -200,13 +202,21 @@ def read_config(folder: Path) -> tuple[TrainingConfig, DataIdentity]:
     return file.config, file.data
 
 
+def _newest(fields: Any) -> Any:
+    """Return the fields of a config file of format 2 as format 3 has them; what was not there was not done."""
+    if not isinstance(fields, dict) or fields.get("version") != 2 or not isinstance(fields.get("config"), dict):
+        return fields
+    added = {"dropout": 0.0, "flips": False, "shifts": 0, "decay": False, "scale_columns": False}
+    return {**fields, "version": 3, "config": {**added, **fields["config"]}}
+
+
 def _require_version(fields: Any, folder: Path) -> None:
     """Refuse a run of another format, and say which bype wrote it."""
     version = fields.get("version") if isinstance(fields, dict) else None
-    if type(version) is int and version != FORMAT_VERSION:
+    if type(version) is int and version not in _READ_VERSIONS:
         made = read_json(folder / "manifest.json") if (folder / "manifest.json").exists() else {}
         maker = str(made.get("bype", "another version") if isinstance(made, dict) else "another version")[:40]
         raise RunError(
-            f"{folder} is a run of format {version}, made by bype {maker}; this bype reads format {FORMAT_VERSION}: "
-            f"use that version, or train again"
+            f"{folder} is a run of format {version}, made by bype {maker}; this bype reads formats "
+            f"{_READ_VERSIONS[0]} to {FORMAT_VERSION}: use that version, or train again"
         )

@@ -11,11 +11,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 class Display:
     """Shows nothing; the base class of displays."""
 
-    def begin(self, steps_per_epoch: int, last_step: int, step: int) -> None:
-        """Begin, or resume after ``step`` steps."""
+    def begin(self, steps_per_epoch: int, step: int, share: float) -> None:
+        """Begin, or resume after ``step`` steps, which are this share of the training."""
 
-    def step(self, step: int) -> None:
-        """Count a step."""
+    def step(self, step: int, share: float) -> None:
+        """Count a step, after which this share of the training is done."""
 
     def show(self, step: int, line: dict[str, Any]) -> None:
         """Show a line of metrics."""
@@ -37,7 +37,7 @@ def describe(line: dict[str, Any]) -> str:
     """
     parts = []
     for split in ("train", "validation"):
-        if split in line:
+        if line.get(split):
             terms = [f"{_short(name)} {value:.3f}" for name, value in line[split].items()]
             parts.append(f"{split} {', '.join(terms)}")
     if line.get("best"):
@@ -60,18 +60,24 @@ class PlainDisplay(Display):
 
     def __init__(self) -> None:
         self._out, self._err = sys.stdout, sys.stderr
-        self._steps_per_epoch, self._last_step, self._first_step, self._start = 1, 0, 0, 0.0
+        self._steps_per_epoch, self._first_step, self._start = 1, 0, 0.0
+        self._first_share = self._share = 0.0
 
-    def begin(self, steps_per_epoch: int, last_step: int, step: int) -> None:
-        self._steps_per_epoch, self._last_step, self._first_step = steps_per_epoch, last_step, step
+    def begin(self, steps_per_epoch: int, step: int, share: float) -> None:
+        self._steps_per_epoch, self._first_step = steps_per_epoch, step
+        self._first_share = self._share = share
         self._start = time.perf_counter()
         if step:
             self._write(f"resuming at step {step}")
 
+    def step(self, step: int, share: float) -> None:
+        self._share = share
+
     def show(self, step: int, line: dict[str, Any]) -> None:
         seconds = time.perf_counter() - self._start
         rate = (step - self._first_step) / seconds if seconds else 0.0
-        left = (self._last_step - step) / rate if rate else 0.0
+        done = self._share - self._first_share
+        left = seconds * (1 - self._share) / done if done > 0 else 0.0
         epoch = step / self._steps_per_epoch
         self._write(f"epoch {epoch:g} | {describe(line)} | {rate:.0f} steps/s, at most {_duration(left)} left")
 
@@ -92,7 +98,7 @@ class LiveDisplay(PlainDisplay):
         self._progress = Progress(
             TextColumn("epoch {task.fields[epoch]:.2f}"),
             BarColumn(),
-            TextColumn("step {task.completed}/{task.total}, {task.fields[rate]:.0f} steps/s"),
+            TextColumn("{task.percentage:.0f}%, {task.fields[rate]:.0f} steps/s"),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -100,17 +106,18 @@ class LiveDisplay(PlainDisplay):
         self._task: TaskID | None = None
         self._shown = 0.0
 
-    def begin(self, steps_per_epoch: int, last_step: int, step: int) -> None:
-        super().begin(steps_per_epoch, last_step, step)
+    def begin(self, steps_per_epoch: int, step: int, share: float) -> None:
+        super().begin(steps_per_epoch, step, share)
         self._progress.start()
-        self._task = self._progress.add_task("training", total=last_step, completed=step, epoch=0.0, rate=0.0)
+        self._task = self._progress.add_task("training", total=1.0, epoch=0.0, rate=0.0)
 
-    def step(self, step: int) -> None:
+    def step(self, step: int, share: float) -> None:
+        super().step(step, share)
         now = time.perf_counter()
         if self._task is not None and now - self._shown > 0.2:
             self._shown = now
             rate = (step - self._first_step) / (now - self._start)
-            self._progress.update(self._task, completed=step, epoch=step / self._steps_per_epoch, rate=rate)
+            self._progress.update(self._task, completed=share, epoch=step / self._steps_per_epoch, rate=rate)
 
     def warn(self, message: str) -> None:
         self._console.print(f"[yellow]warning:[/yellow] {message}")

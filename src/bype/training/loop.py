@@ -11,13 +11,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bype.data.augment import Augmentation
 from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.order import Rows
 from bype.data.store import Split, Store
 from bype.distributed import Group
-from bype.objective import ELBOTerms, kl_weight
+from bype.models.linear_start import linear_batches, start_as_linear
+from bype.networks.dense import draw_dropout
+from bype.objective import ELBOTerms
 from bype.pseudocoreset.settings import OwnSettings
 from bype.randomness import BatchSlice, generator_for
+from bype.run.build import scaling_for
 from bype.run.checkpoint import Checkpoint
 from bype.run.config import ConfigError, TrainingConfig
 from bype.run.directory import RunDirectory, RunError
@@ -28,6 +32,7 @@ from bype.training.display import Display
 from bype.training.monitor import Timings
 from bype.training.reporter import Reporter, RunReporter
 from bype.training.resume import Snapshot
+from bype.training.schedule import Schedule
 from bype.training.signals import StopRequest
 from bype.training.step import OwnRule, TrainingStep
 from bype.training.updates import Updates
@@ -143,7 +148,12 @@ class Trainer:
         split = store.split("train")
         self._source = self._with_heartbeat(split)
         self._order = TrainingOrder(split, config.seed, config.batch_size, config.window_blocks)
-        self._step = TrainingStep.build(config, split.shape, self._source, self._group, device, own_rule)
+        scaling = scaling_for(config, split.shape)
+        if scaling is not None:
+            scaling.fit(linear_batches(self._source, config.seed, most=len(split)))
+            scaling.to(self._device)
+        self._step = TrainingStep.build(config, split.shape, self._source, self._group, device, own_rule, scaling)
+        self._augmentation = Augmentation(config.flips, config.shifts)
         self.model = self._step.model
         self._validation = None
         if "validation" in store.manifest.splits:
@@ -158,15 +168,21 @@ class Trainer:
             self._anybody_wants_to_stop,
             None if self._validation is None else self._validation.kl,
         )
-        self._snapshot = Snapshot(self._step, reporter, self._group)
+        self._snapshot = Snapshot(self._step, reporter, self._group, self._start)
         self.state = self._snapshot.restore()
+        self._schedule = Schedule(
+            config, self._order.steps_per_epoch, reporter.paces(), reporter.save_paces, self._group
+        )
         self._timings = Timings(self._group.rank, self._group.size)
 
     def run(self) -> Outcome:
         """Train to the end, or until a signal asks one of the processes to stop."""
         steps_per_epoch = self._order.steps_per_epoch
         with self._stop.listening():
-            self._reporter.begin(self.state, steps_per_epoch, self._steps(self._config.length), self._timings)
+            self._schedule.resume(self.state.step)
+            self._reporter.begin(self.state, steps_per_epoch, self._schedule.share, self._timings)
+            if self.state.step == 0 and self._config.network == "dense":
+                self._validate()  # it begins as a model that may already be the best
             shall_stop = self._update_if_due()  # a run that stopped in the midst of an update goes on with it
             while not shall_stop and not self._is_complete():
                 shall_stop = self._train_step()
@@ -189,20 +205,24 @@ class Trainer:
         batch = self._order.rows(step)
         part = self._group.part(len(batch))
         rows, noise = batch[part], BatchSlice(generator_for(seed, "latents", step), part, len(batch))
-        x = self._source.read(rows)
+        x = self._augmented(self._source.read(rows), part, len(batch))
         read = time.perf_counter()
+        self._step.optimizer.set_rate(self._schedule.learning_rate(step))
+        draw_dropout(self.model, generator_for(seed, "dropout", step))
         stop = self._wish_to_stop()
         try:
             outcome = self._step(
                 x,
                 torch.from_numpy(rows),
-                self._beta(),
+                self._schedule.beta(step),
                 generator=noise,
                 prior_generator=generator_for(seed, "prior", step) if self.model.prior.needs_training_batch else None,
                 also_sum=(stop, self._timings.to_sum()),
             )
         except ValueError as error:
             raise RunError(f"training step {step} failed: {error}") from error
+        finally:
+            draw_dropout(self.model, None)
         self._timings.add_sum()
         if not outcome.is_finite:
             self._report_broken(outcome.terms, rows)
@@ -210,7 +230,8 @@ class Trainer:
         self.state.step += 1
         communication = self._group.seconds - waited
         self._timings.add(read - start, time.perf_counter() - read - communication, communication)
-        self._reporter.stepped(self.state.step, self._timings)
+        self._schedule.advance(self.state.step)
+        self._reporter.stepped(self.state.step, self._schedule.share, self._timings)
         return bool(stop > 0)
 
     def _validate(self) -> None:
@@ -245,16 +266,10 @@ class Trainer:
         return Span.parse(span).in_steps(self._order.steps_per_epoch)
 
     def _is_due(self, span: str) -> bool:
-        return Span.parse(span).is_due(self.state.step, self._order.steps_per_epoch)
-
-    def _beta(self) -> float:
-        warm_up = Span.parse(self._config.warm_up)
-        if warm_up.unit == "steps":
-            return kl_weight(self.state.step + 1, warm_up.count)
-        return kl_weight(self.state.step // self._order.steps_per_epoch + 1, warm_up.count)
+        return self._schedule.is_due(span, self.state.step)
 
     def _is_complete(self) -> bool:
-        return self.state.step >= self._steps(self._config.length) or self._is_patience_over()
+        return self._schedule.share >= 1 or self._is_patience_over()
 
     def _is_patience_over(self) -> bool:
         patience = self._steps(self._config.patience)
@@ -270,6 +285,18 @@ class Trainer:
         wish = self._wish_to_stop()
         self._group.sum_([wish])
         return bool(wish > 0)
+
+    def _start(self) -> None:
+        """Prepare the model of a run that begins."""
+        if self._config.network == "dense":
+            held_out = self._source if self._validation is None else self._validation.source
+            start_as_linear(self.model, self._source, held_out, self._config.seed, self._augmentation)
+
+    def _augmented(self, x: Tensor, part: slice, batch_size: int) -> Tensor:
+        if not self._augmentation.changes_anything:
+            return x
+        numbers = torch.rand(batch_size, 3, generator=generator_for(self._config.seed, "flips", self.state.step))
+        return self._augmentation(x, numbers[part].to(x.device))
 
     def _with_heartbeat(self, split: Split) -> StoreSource:
         return _HeartbeatSource(split, self._reporter, self._device)

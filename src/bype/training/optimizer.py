@@ -26,6 +26,11 @@ class NormalisedAdam:
         self._normalise = normalise
         self._adam = torch.optim.Adam(self._parameters.values(), lr=learning_rate, fused=True)
 
+    def set_rate(self, learning_rate: float) -> None:
+        """Change the learning rate of the steps to come."""
+        for group in self._adam.param_groups:
+            group["lr"] = learning_rate
+
     def gradients(self) -> list[Tensor]:
         """Return the gradients that there are, to be changed in place."""
         return [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]

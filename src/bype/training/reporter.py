@@ -9,6 +9,7 @@ from bype.randomness import generator_for
 from bype.run.checkpoint import Checkpoint
 from bype.run.directory import RunDirectory
 from bype.run.metrics import MetricsFile
+from bype.run.pace import Pace, paces_file, read_paces
 from bype.training.board import open_board
 from bype.training.display import Display
 from bype.training.monitor import Timings, monitoring_text
@@ -24,11 +25,18 @@ class Reporter:
         """Return the newest checkpoint that is complete."""
         return None
 
-    def begin(self, state: TrainingState, steps_per_epoch: int, last_step: int, timings: Timings) -> None:
+    def paces(self) -> list[Pace]:
+        """Return what the clock said in an earlier process."""
+        return []
+
+    def save_paces(self, paces: list[Pace]) -> None:
+        """Keep what the clock said."""
+
+    def begin(self, state: TrainingState, steps_per_epoch: int, share: float, timings: Timings) -> None:
         """Begin, or resume from a state; metrics of later steps are removed."""
 
-    def stepped(self, step: int, timings: Timings) -> None:
-        """Count a step, and send heartbeats."""
+    def stepped(self, step: int, share: float, timings: Timings) -> None:
+        """Count a step, after which this share of the training is done, and send heartbeats."""
 
     def beat(self) -> None:
         """Send a heartbeat, also in the middle of long steps."""
@@ -83,15 +91,21 @@ class RunReporter(Reporter):
     def newest_checkpoint(self, max_bytes: int) -> Checkpoint | None:
         return self._run.checkpoints.load_newest(self._display.warn, max_bytes)
 
-    def begin(self, state: TrainingState, steps_per_epoch: int, last_step: int, timings: Timings) -> None:
+    def paces(self) -> list[Pace]:
+        return read_paces(self._run.folder)
+
+    def save_paces(self, paces: list[Pace]) -> None:
+        self._run.write("pace.json", paces_file(paces))
+
+    def begin(self, state: TrainingState, steps_per_epoch: int, share: float, timings: Timings) -> None:
         self._metrics = MetricsFile(self._run.folder / "metrics.jsonl", state.metrics_bytes)
         self._board = open_board(self._run.subfolder("tensorboard"), state.step)
-        self._display.begin(steps_per_epoch, last_step, state.step)
+        self._display.begin(steps_per_epoch, state.step, share)
         self._newest = state.step, timings
         self.set_status("running", step=state.step)
 
-    def stepped(self, step: int, timings: Timings) -> None:
-        self._display.step(step)
+    def stepped(self, step: int, share: float, timings: Timings) -> None:
+        self._display.step(step, share)
         self._newest = step, timings
         self.beat()
 

@@ -1,6 +1,7 @@
 """Checkpoints of a training: what is saved of it, and how it goes on."""
 
 import hashlib
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -25,10 +26,12 @@ class Snapshot:
         Keeps checkpoints, in the first process.
     group
         The processes of the run; all call the methods together.
+    start
+        Prepares the model of a run that begins, in the first process.
     """
 
-    def __init__(self, step: TrainingStep, reporter: Reporter, group: Group) -> None:
-        self._step, self._reporter, self._group = step, reporter, group
+    def __init__(self, step: TrainingStep, reporter: Reporter, group: Group, start: Callable[[], None]) -> None:
+        self._step, self._reporter, self._group, self._start = step, reporter, group, start
         self._saved: tuple[int, bool] | None = None
         """Of what state the newest checkpoint is: the step, and whether an update is still due."""
 
@@ -56,7 +59,9 @@ class Snapshot:
             content = self._group.broadcast(b"" if checkpoint is None else checkpoint.to_bytes(), is_patient=True)
             checkpoint = Checkpoint.from_bytes(content) if content else None
         if checkpoint is None:
-            self._group.copy_first_(list(tensors.values()))
+            if self._group.is_first:
+                self._start()
+            self._group.copy_first_(list(tensors.values()), is_patient=True)
             return TrainingState()
         try:
             self._step.model.load_state_dict(checkpoint.model)

@@ -7,6 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from bype.data.scaling import Scaling
 from bype.distributed import Group
 from bype.models.base import LatentModel
 from bype.objective import ELBO, ELBOTerms
@@ -58,6 +59,7 @@ class TrainingStep:
         group: Group | None = None,
         device: torch.device | str = "cpu",
         own_rule: OwnRule | None = None,
+        scaling: Scaling | None = None,
     ) -> Self:
         """Build all of it from a config.
 
@@ -75,8 +77,10 @@ class TrainingStep:
             Where the model is, and batches are to be.
         own_rule
             Makes a rule of the user's own, in place of the config's.
+        scaling
+            Of the columns of a table.
         """
-        model = build_model(config, shape, train).to(device)
+        model = build_model(config, shape, train, scaling).to(device)
         optimizer = NormalisedAdam(model.named_parameters(), config.learning_rate, config.normalise_gradients)
         rule = build_rule(config.rule, model) if own_rule is None else own_rule(model).to(device)
         return cls(model, rule, optimizer, group)

@@ -85,7 +85,8 @@ class Updates:
             rows = self._order.rows(step * self._order.steps_per_epoch + j)
             part = self._group.part(len(rows))
             noise = BatchSlice(generator_for(self._seed, "update", step, j), part, len(rows))
-            yield UpdateBatch(self._source.read(rows[part]), noise, self._group)
+            x = self._model.to_model_units(self._source.read(rows[part]))
+            yield UpdateBatch(x, noise, self._group)
 
 
 def _copy_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:

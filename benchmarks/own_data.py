@@ -1,0 +1,285 @@
+"""How good is the first model? Run ``bype fit`` on real images and tables, and the simple things beside it.
+
+Run from the root of the repository, while nothing else runs::
+
+    python benchmarks/own_data.py --images FOLDER --tables FOLDER --faces FOLDER --out results/own-data
+    python benchmarks/own_data.py --out results/own-data --page
+
+``--images`` holds the folders ``fashion-mnist`` and ``cifar10``, as they are downloaded; ``--tables`` the ``.npz``
+files of ADBench with X and y; ``--faces`` folders of face images. What is left out is not run. A set is a folder of
+PNG files or a ``.npy`` file; ``bype fit DATA --out RUN --minutes M --seed S`` is all that happens to it. Columns with
+ten values or fewer are left out of tables. Every model is scored on the same test examples, in nats of the same pixels
+or columns; tables with the same smallest variance, a hundredth of a column's spread, squared.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import json
+import math
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+from sklearn.mixture import GaussianMixture
+
+from bype.cli import main as bype
+from bype.data.augment import Augmentation
+from bype.data.examples import StoreSource, spread_rows
+from bype.data.sources import SourceOptions, open_source
+from bype.data.store import Store
+from bype.evaluation.records import read_results
+from bype.factors import factor_analysis
+from bype.models.linear_start import COLUMN_FLOOR, PIXEL_FLOOR, fit_linear, linear_batches
+from bype.run.opened import TrainedRun
+from measure import machine
+
+FEW_VALUES = 10
+EVERY_DAY = (
+    "photographs", "faces", "clothes-5000",
+    "breast-cancer", "wine", "6_cardio", "12_fault", "38_thyroid", "41_Waveform",
+)  # fmt: skip
+Nats = dict[str, float]
+
+
+def write_images(folder: Path, source: Path, split: str, count: int, per_class: bool, size: int | None) -> None:
+    """Write some images of a downloaded data set as PNG files, in a folder for each class."""
+    opened = open_source(str(source), SourceOptions())
+    written: dict[int, int] = {}
+    (pool,) = (pool for pool in opened.pools if pool.split == split)
+    for _, chunk in pool.read():
+        assert chunk.labels is not None
+        for pixels, label in zip(chunk.rows, chunk.labels.tolist(), strict=True):
+            if (written.get(label, 0) if per_class else sum(written.values())) >= count:
+                continue
+            number = written[label] = written.get(label, 0) + 1
+            image = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+            image = image if size is None else image.resize((size, size), Image.Resampling.BICUBIC)
+            (folder / str(label)).mkdir(parents=True, exist_ok=True)
+            image.save(folder / str(label) / f"{number}.png")
+
+
+def varied_columns(x: np.ndarray) -> np.ndarray:
+    """Return the columns with more than ten different values."""
+    kept = [len(np.unique(column)) > FEW_VALUES for column in x.T]
+    return np.ascontiguousarray(x[:, kept], dtype=np.float32)
+
+
+def image_sets(images: Path | None, faces: Path | None) -> dict[str, Callable[[Path], Path]]:
+    """Return the sets of images by name: functions that write them to a folder and return what to fit."""
+    sets: dict[str, Callable[[Path], Path]] = {}
+
+    def pngs(*words: Any) -> Callable[[Path], Path]:
+        def make(folder: Path) -> Path:
+            write_images(folder, *words)
+            return folder
+
+        return make
+
+    if images is not None:
+        clothes, photographs = images / "fashion-mnist", images / "cifar10"
+        sets["photographs"] = pngs(photographs, "test", 60, True, 96)
+        sets["clothes-300"] = pngs(clothes, "test", 300, False, None)
+        sets["clothes-5000"] = pngs(clothes, "test", 5000, False, None)
+        sets["cifar10-50000"] = lambda folder: photographs
+    if faces is not None:
+        sets["faces"] = lambda folder: faces
+    return sets
+
+
+def table_sets(tables: Path | None) -> dict[str, Callable[[Path], Path]]:
+    """Return the tables by name, in the same way."""
+
+    def saved(load: Callable[[], np.ndarray]) -> Callable[[Path], Path]:
+        def make(folder: Path) -> Path:
+            folder.mkdir(parents=True)
+            np.save(folder / "table.npy", varied_columns(load()))
+            return folder / "table.npy"
+
+        return make
+
+    own = {"breast-cancer": load_breast_cancer, "wine": load_wine, "diabetes": load_diabetes}
+    sets = {name: saved(lambda load=load: load().data) for name, load in own.items()}
+    for path in sorted(tables.glob("*.npz")) if tables is not None else ():
+        sets[path.stem] = saved(lambda path=path: np.load(path)["X"])
+    return sets
+
+
+def simple_images(run: TrainedRun, store: Store, rows: np.ndarray) -> Nats:
+    """Score what is simpler than a VAE on test images; PCA itself is in the run's results."""
+    x = StoreSource(store.split("test")).read(rows).flatten(1)
+    train = StoreSource(store.split("train"))
+    augmentation = Augmentation(run.config.flips, run.config.shifts)
+    augmented = fit_linear(train, run.data.shape, run.config.latent_dim, 0, augmentation)
+    found = {"PCA of the same flips and shifts": -float(augmented.log_prob(x).mean())}
+    if math.prod(run.data.shape) <= 1024:
+        factors = factor_analysis(linear_batches(train, 0, most=50_000), run.config.latent_dim, PIXEL_FLOOR)
+        found["factor analysis"] = -float(factors.log_prob(x).mean())
+    return found
+
+
+def simple_tables(run: TrainedRun, store: Store, rows: np.ndarray) -> Nats:
+    """Score what is simpler than a VAE on rows of a table."""
+    scaling = run.model.scaling
+    assert scaling is not None
+    splits = {name: store.split(name) for name in ("train", "test")}
+    train = scaling(StoreSource(splits["train"]).read(np.arange(len(splits["train"])))).double().numpy()
+    test = scaling(StoreSource(splits["test"]).read(rows)).double().numpy()
+
+    def mixture(count: int, kind: str) -> GaussianMixture:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return GaussianMixture(count, covariance_type=kind, reg_covar=COLUMN_FLOOR, n_init=2, random_state=0).fit(
+                train
+            )
+
+    tried = [mixture(count, kind) for kind in ("full", "diag") for count in range(1, 11)]
+    best = min(tried, key=lambda found: found.bic(train))
+    shift = float(scaling.log_density)
+    score = {"full normal": tried[0], "diagonal normal": tried[10], "mixture of normals": best}
+    return {name: -float(model.score(test)) - shift for name, model in score.items()}
+
+
+def fit(name: str, data: Path, minutes: float, seed: int, is_image: bool, out: Path) -> None:
+    """Fit a set, score the simple things, and keep the record."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "run"
+        said = io.StringIO()
+        start = time.monotonic()
+        with contextlib.redirect_stdout(said):
+            code = bype(["fit", str(data), "--out", str(folder), "--minutes", str(minutes), "--seed", str(seed)])
+        if code:
+            raise SystemExit(f"{name}: bype fit ended with {code}")
+        seconds = time.monotonic() - start
+        run = TrainedRun.open(folder)
+        store = run.store()
+        (evaluation,) = read_results(folder).evaluations
+        assert evaluation.density is not None
+        split = store.split(evaluation.split)
+        rows = spread_rows(len(split), evaluation.density.num_images)
+        simple = (simple_images if is_image else simple_tables)(run, store, rows)
+        paces = json.loads((folder / "pace.json").read_text())["paces"]
+        record = {
+            "set": name,
+            "seed": seed,
+            "minutes": minutes,
+            "training_seconds": paces[-1]["seconds"],
+            "all_seconds": round(seconds, 1),
+            "commit": subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),  # noqa: S607
+            "machine": {"platform": platform.platform(), "versions": machine()},
+            "data": {"source": store.manifest.source, "fingerprint": store.manifest.fingerprint},
+            "examples": {split: found.num_rows for split, found in store.manifest.splits.items()},
+            "shape": store.manifest.shape,
+            "config": run.config.to_fields(),
+            "step": run.step,
+            "simple": {key: round(value, 4) for key, value in simple.items()},
+            "evaluation": dataclasses.asdict(dataclasses.replace(evaluation, map=None)),
+        }
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"{name}-{seed}.json").write_text(json.dumps(record, indent=1) + "\n")
+        shutil.copy(folder / "report.html", Path(tempfile.gettempdir()) / f"{name}-{seed}.html")
+    print(f"{name} {seed}: {summary(record)}", flush=True)
+
+
+def summary(record: dict[str, Any]) -> str:
+    """Say in a line what came out."""
+    nats = all_nats(record)
+    return ", ".join(f"{name} {value:.2f}" for name, value in nats.items())
+
+
+def all_nats(record: dict[str, Any]) -> Nats:
+    """Return the negative log-likelihood of each model."""
+    evaluation = record["evaluation"]
+    baseline = evaluation["baseline"]
+    return {
+        "ours": evaluation["density"]["negative_log_likelihood"]["value"],
+        baseline["kind"]: baseline["negative_log_likelihood"]["value"],
+        "no latents": baseline["without_latents"],
+        **record["simple"],
+    }
+
+
+def head(*names: str) -> Iterator[str]:
+    """Return the first two lines of a table."""
+    yield f"| {' | '.join(names)} |"
+    yield f"|{' --- |' * len(names)}"
+
+
+def pages(out: Path) -> Iterator[str]:
+    """Print the tables of docs/results/own-data.md from the records."""
+    records = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+    images = [record for record in records if len(record["shape"]) == 3]
+    tables = [record for record in records if len(record["shape"]) == 1]
+    if images:
+        yield from head(
+            "images", "seed", "minutes", "ours", "PCA", "PCA, same flips and shifts", "mean image",
+            "ours − PCA, bits per dimension", "gained in training", "kNN (K = 5), %", "on PCs, %", "squared error",
+            "of PCA",
+        )  # fmt: skip
+        for record in images:
+            nats, baseline = all_nats(record), record["evaluation"]["baseline"]
+            pca = nats["probabilistic PCA"]
+            bits = (nats["ours"] - pca) / math.prod(record["shape"]) / math.log(2)
+            own = (record["evaluation"]["representation"] or {}).get("knn_accuracy", {}).get("5")
+            other = (baseline["knn_accuracy"] or {}).get("5")
+            accuracy = [f"{100 * value:.1f}" if value is not None else "" for value in (own, other)]
+            yield (
+                f"| {record['set']} | {record['seed']} | {record['minutes']:g} | {nats['ours']:,.1f} | {pca:,.1f} | "
+                f"{nats['PCA of the same flips and shifts']:,.1f} | {nats['no latents']:,.1f} | {bits:+.3f} | "
+                f"{baseline['gain_in_training']:.1f} | {accuracy[0]} | {accuracy[1]} | "
+                f"{baseline['own_squared_error']:.2f} | {baseline['squared_error']:.2f} |"
+            )
+        yield ""
+    if tables:
+        names = ("ours", "factor analysis", "full normal", "mixture of normals", "diagonal normal")
+        yield from head("table", "seed", "rows, columns, latents", *names)
+        for record in tables:
+            nats = all_nats(record)
+            size = f"{sum(record['examples'].values()):,}, {record['shape'][0]}, {record['config']['latent_dim']}"
+            names = ("ours", "factor analysis", "full normal", "mixture of normals", "diagonal normal")
+            yield (
+                f"| {record['set']} | {record['seed']} | {size} | " + " | ".join(f"{nats[n]:.2f}" for n in names) + " |"
+            )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=Path, help="the folder with fashion-mnist and cifar10")
+    parser.add_argument("--tables", type=Path, help="the folder with the tables of ADBench")
+    parser.add_argument("--faces", type=Path, help="a folder of faces")
+    parser.add_argument("--out", type=Path, required=True, help="write records to this folder; what is there is kept")
+    parser.add_argument("--seeds", type=int, default=3, help="fit each set so many times")
+    parser.add_argument("--minutes", type=float, default=2.5, help="train images for so long")
+    parser.add_argument("--table-minutes", type=float, default=1.0, help="train tables for so long")
+    parser.add_argument("--every-day", action="store_true", help="run three image sets and six tables, once")
+    parser.add_argument("--only", default="", help="run sets whose name contains this")
+    parser.add_argument("--page", action="store_true", help="print the tables of the page and stop")
+    options = parser.parse_args()
+    if options.page:
+        print("\n".join(pages(options.out)))
+        return 0
+    images, tables = image_sets(options.images, options.faces), table_sets(options.tables)
+    for seed in range(1 if options.every_day else options.seeds):
+        for name, make in {**images, **tables}.items():
+            is_wanted = options.only in name and (not options.every_day or name in EVERY_DAY)
+            if not is_wanted or (options.out / f"{name}-{seed}.json").exists():
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                minutes = options.minutes if name in images else options.table_minutes
+                fit(name, make(Path(folder) / name), minutes, seed, name in images, options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Columns of a table brought to a common scale."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+Batches = Callable[[], Iterable[Tensor]]
+"""Returns the examples anew, (B, d) at a time, the same in each call: data are read in several passes, never held."""
+
+
+class Scaling(nn.Module):
+    """Brings each column to mean 0 and standard deviation 1, and back.
+
+    It belongs to a model and is saved with it: what a model learns is in these units.
+
+    Parameters
+    ----------
+    num_columns
+        Of the table; until :meth:`fit` is called, nothing is scaled.
+
+    Examples
+    --------
+    >>> scaling = Scaling(2)
+    >>> scaling.fit(lambda: [torch.tensor([[1.0, 700.0], [3.0, 900.0]])])
+    >>> scaling(torch.tensor([[2.0, 1000.0]]))
+    tensor([[0., 2.]])
+    """
+
+    center: Tensor
+    scale: Tensor
+
+    def __init__(self, num_columns: int) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(num_columns))
+        self.register_buffer("scale", torch.ones(num_columns))
+        self.register_load_state_dict_post_hook(_check_loaded)  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def fit(self, batches: Batches) -> None:
+        """Take the scale from training examples. A column that never changes is only centred."""
+        mean, variance, _ = mean_and_variance(batches)
+        scale = variance.sqrt().float()
+        self.center.copy_(mean)
+        # Rounding in float32 gives a constant column a spread that means nothing.
+        self.scale.copy_(torch.where(scale > 1e-6 * mean.abs().float(), scale, 1.0).clamp_min(torch.finfo().tiny))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return rows (..., columns) in the model's units."""
+        scaled: Tensor = (x - self.center) / self.scale
+        return scaled
+
+    def invert(self, x: Tensor) -> Tensor:
+        """Return rows (..., columns) in the units of the data."""
+        original: Tensor = self.center + x * self.scale
+        return original
+
+    @property
+    def log_density(self) -> Tensor:
+        """What to add to log p in the model's units to have it in those of the data."""
+        return -self.scale.double().log().sum()
+
+
+def _check_loaded(scaling: Scaling, incompatible_keys: object) -> None:
+    """Refuse a state that cannot be inverted."""
+    if not bool((scaling.scale > 0).all()):
+        raise ValueError("the saved scale of a column is not positive")
+
+
+def mean_and_variance(batches: Batches) -> tuple[Tensor, Tensor, int]:
+    """Return the mean and the variance (d,) of each dimension in float64, and the number of examples."""
+    count, total = 0, torch.zeros((), dtype=torch.float64)
+    for x in batches():
+        count, total = count + len(x), total + x.sum(0, dtype=torch.float64)
+    if count == 0:
+        raise ValueError("there are no examples")
+    mean, squares = total / count, torch.zeros_like(total)
+    for x in batches():  # in a second pass, since a mean of squares loses the digits of a small spread
+        squares += (x.double() - mean).square().sum(0)
+    return mean, squares / count, count

@@ -1,0 +1,109 @@
+"""How a model begins that begins as a linear one: probabilistic PCA for images, factor analysis for tables."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from bype.data.augment import Augmentation
+from bype.data.examples import spread_rows
+from bype.data.scaling import Batches, mean_and_variance
+from bype.factors import LinearGaussian, factor_analysis, probabilistic_pca
+from bype.likelihoods import LearnedGaussian
+from bype.models.base import LatentModel
+from bype.models.vae import VAE
+from bype.networks import DenseDecoder, DenseEncoder
+from bype.priors import ExampleSource
+from bype.randomness import generator_for
+
+PIXEL_FLOOR = 1e-6
+COLUMN_FLOOR = 1e-4
+"""The smallest variances of noise, of a pixel and of a scaled column: a hundredth of its spread, squared."""
+_ROWS = 500
+_MOST_EXAMPLES = 20_000
+"""More examples hardly change a linear model."""
+_ENOUGH_EXAMPLES, _MOST_COPIES = 4_000, 8
+"""Fewer are repeated, each time flipped and shifted anew."""
+_SCORED_EXAMPLES = 1_000
+
+
+def linear_batches(
+    source: ExampleSource, seed: int, augmentation: Augmentation | None = None, most: int = _MOST_EXAMPLES
+) -> Batches:
+    """Return examples as rows (B, d), flipped and shifted, the same in each pass."""
+    rows = torch.from_numpy(spread_rows(len(source), most))
+    is_changed = augmentation is not None and augmentation.changes_anything
+    copies = min(_MOST_COPIES, math.ceil(_ENOUGH_EXAMPLES / len(rows))) if is_changed else 1
+
+    def batches() -> Iterator[Tensor]:
+        for copy in range(copies):
+            for number, chunk in enumerate(torch.split(rows, _ROWS)):
+                x = source.take(chunk).cpu()
+                if augmentation is not None and is_changed:
+                    generator = generator_for(seed, "start augmentation", copy, number)
+                    x = augmentation(x, torch.rand(len(x), 3, generator=generator))
+                yield x.flatten(1)
+
+    return batches
+
+
+def fit_linear(
+    source: ExampleSource, shape: tuple[int, ...], latent_dim: int, seed: int, augmentation: Augmentation | None = None
+) -> LinearGaussian:
+    """Fit the linear model of the same likelihood: one variance for all pixels, or one for each column of a table.
+
+    Parameters
+    ----------
+    source
+        Training examples in the model's units.
+    shape
+        Of one example.
+    latent_dim
+        The number of latents.
+    seed
+        Of the run.
+    augmentation
+        Of images.
+    """
+    fit, floor = (probabilistic_pca, PIXEL_FLOOR) if len(shape) == 3 else (factor_analysis, COLUMN_FLOOR)
+    return fit(linear_batches(source, seed, augmentation), latent_dim, floor)
+
+
+@torch.no_grad()
+def start_as_linear(
+    model: LatentModel,
+    train: ExampleSource,
+    held_out: ExampleSource,
+    seed: int,
+    augmentation: Augmentation | None = None,
+) -> None:
+    """Begin as a linear model that was fitted to the training examples.
+
+    Parameters
+    ----------
+    model
+        With dense networks.
+    train
+        The training examples, in the units of the data.
+    held_out
+        Examples on which the variance of the prior's components is chosen; others than its points, if there are any.
+    seed
+        Of the run.
+    augmentation
+        Of images.
+    """
+    encoder, decoder = (model.encoder, model.decoder) if isinstance(model, VAE) else (None, None)
+    if not (isinstance(encoder, DenseEncoder) and isinstance(decoder, DenseDecoder)):
+        raise ValueError("only a VAE with dense networks can begin as a linear model")
+    source = model.scaled(train)
+    linear = fit_linear(source, model.data_shape, len(encoder.log_variance), seed, augmentation)
+    _, variance, _ = mean_and_variance(linear_batches(source, seed, augmentation))
+    encoder.start(linear, float(variance.mean().sqrt().clamp_min(1e-6)))
+    decoder.start(linear)
+    if isinstance(model.likelihood, LearnedGaussian):
+        model.likelihood.start(linear.noise)
+    rows = torch.from_numpy(spread_rows(len(held_out), _SCORED_EXAMPLES))
+    posterior = model.encode_rows(held_out, rows)
+    latents = posterior.sample(generator=generator_for(seed, "start of the prior"))
+    model.prior.start(model.encode, latents, encoder.center.reshape(model.data_shape))

@@ -1,0 +1,162 @@
+"""Dense networks that begin as a linear model, for images of any shape and for feature vectors."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from bype.factors import LinearGaussian
+from bype.networks.layers import MeanAndLogVariance
+
+_LOG_VARIANCE_RANGE = (-16.0, 4.0)
+
+
+class Swish(nn.Module):
+    """``x * sigmoid(x)`` in two operations, which all devices round alike."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.sigmoid()
+
+
+class SharedDropout(nn.Module):
+    """Dropout of the same features for all examples of a training step.
+
+    The mask does not depend on the number of examples, so processes that share a batch drop the same features. It is
+    drawn by :func:`draw_dropout` before a step and forgotten after it.
+
+    Parameters
+    ----------
+    num_features, rate
+        How many there are, and the share that is dropped.
+    """
+
+    def __init__(self, num_features: int, rate: float) -> None:
+        super().__init__()
+        self.num_features, self.rate = num_features, rate
+        self.mask: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mask is None or not torch.is_grad_enabled():
+            return x
+        return x * self.mask.to(x)
+
+
+def draw_dropout(model: nn.Module, generator: torch.Generator | None) -> None:
+    """Draw the masks of a training step; without a generator, drop nothing any more."""
+    for module in model.modules():
+        if isinstance(module, SharedDropout):
+            module.mask = None
+            if generator is not None and module.rate > 0:
+                kept = torch.rand(module.num_features, generator=generator) >= module.rate
+                module.mask = kept / (1 - module.rate)
+
+
+def _body(in_features: int, hidden: int, dropout: float, drop_input: bool) -> nn.Sequential:
+    first = [SharedDropout(in_features, dropout)] if drop_input else []
+    return nn.Sequential(
+        *first,
+        nn.Linear(in_features, hidden),
+        Swish(),
+        SharedDropout(hidden, dropout),
+        nn.Linear(hidden, hidden),
+        Swish(),
+        SharedDropout(hidden, dropout),
+    )
+
+
+def _zero(layer: nn.Linear) -> nn.Linear:
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class DenseEncoder(nn.Module):
+    r"""The posterior of a linear model, plus what two dense layers add to its mean and log-variance.
+
+    .. math:: \mu(x) = P (x - c) + f(x), \qquad \log \sigma^2(x) = \log v + g(x)
+
+    The last layer begins at zero, so that after :meth:`start` this is the posterior of probabilistic PCA or factor
+    analysis. P, c and v stay as they are.
+
+    Parameters
+    ----------
+    data_shape, latent_dim
+        Shapes of an example and of its latents.
+    hidden
+        Width of the dense layers.
+    dropout
+        The share of features that is dropped in a training step.
+
+    Examples
+    --------
+    >>> encoder = DenseEncoder((1, 8, 8), latent_dim=3)
+    >>> mean, log_variance = encoder(torch.rand(5, 1, 8, 8))
+    >>> mean.shape, log_variance.shape
+    (torch.Size([5, 3]), torch.Size([5, 3]))
+    """
+
+    center: Tensor
+    spread: Tensor
+    projection: Tensor
+    log_variance: Tensor
+
+    def __init__(self, data_shape: tuple[int, ...], latent_dim: int, hidden: int = 300, dropout: float = 0.0) -> None:
+        super().__init__()
+        size = math.prod(data_shape)
+        self.register_buffer("center", torch.zeros(size))
+        self.register_buffer("spread", torch.ones(()))
+        self.register_buffer("projection", torch.zeros(latent_dim, size))
+        self.register_buffer("log_variance", torch.zeros(latent_dim))
+        self.body = _body(size, hidden, dropout, drop_input=True)
+        self.mean_head = _zero(nn.Linear(hidden, latent_dim))
+        self.log_variance_head = _zero(nn.Linear(hidden, latent_dim))
+
+    @torch.no_grad()
+    def start(self, linear: LinearGaussian, spread: float) -> None:
+        """Begin as the posterior of a linear model of at most as many latents; ``spread`` is that of the data."""
+        count = linear.loadings.shape[1]
+        self.center.copy_(linear.center)
+        self.spread.fill_(spread)
+        self.projection.zero_()[:count] = linear.projection.float()
+        self.log_variance.zero_()[:count] = linear.posterior_variance.log().float()
+
+    def forward(self, x: Tensor) -> MeanAndLogVariance:
+        centred = x.flatten(1) - self.center
+        hidden = self.body(centred / self.spread)
+        mean = centred @ self.projection.T + self.mean_head(hidden)
+        return mean, (self.log_variance + self.log_variance_head(hidden)).clamp(*_LOG_VARIANCE_RANGE)
+
+
+class DenseDecoder(nn.Module):
+    r"""The mean of a linear model, plus what two dense layers add to it in units of its noise.
+
+    .. math:: c + W z + s f(z)
+
+    The last layer begins at zero. W, c and s stay as they are.
+    """
+
+    center: Tensor
+    loadings: Tensor
+    noise: Tensor
+
+    def __init__(self, data_shape: tuple[int, ...], latent_dim: int, hidden: int = 300, dropout: float = 0.0) -> None:
+        super().__init__()
+        size = math.prod(data_shape)
+        self.data_shape = data_shape
+        self.register_buffer("center", torch.zeros(size))
+        self.register_buffer("loadings", torch.zeros(size, latent_dim))
+        self.register_buffer("noise", torch.ones(size))
+        self.body = _body(latent_dim, hidden, dropout, drop_input=False)
+        self.head = _zero(nn.Linear(hidden, size))
+
+    @torch.no_grad()
+    def start(self, linear: LinearGaussian) -> None:
+        """Begin as a linear model of at most as many latents."""
+        self.center.copy_(linear.center)
+        self.loadings.zero_()[:, : linear.loadings.shape[1]] = linear.loadings.float()
+        self.noise.copy_(linear.noise.sqrt())
+
+    def forward(self, z: Tensor) -> Tensor:
+        output = self.center + z @ self.loadings.T + self.noise * self.head(self.body(z))
+        unflattened: Tensor = output.unflatten(-1, self.data_shape)
+        return unflattened

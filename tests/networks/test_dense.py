@@ -1,0 +1,112 @@
+"""Dense networks that begin as a linear model: they are that model, exactly."""
+
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer, load_digits
+
+from bype.data.augment import Augmentation
+from bype.data.scaling import Scaling
+from bype.likelihoods import LearnedGaussian
+from bype.models import dense_vae, mlp_vae
+from bype.models.linear_start import fit_linear, linear_batches, start_as_linear
+from bype.networks.dense import SharedDropout, draw_dropout
+from bype.objective import ELBO, importance_weighted_bound
+from bype.priors import GaussianPrior, TensorSource
+from bype.pseudocoreset.coreset import Pseudocoreset
+from bype.pseudocoreset.prior import PseudocoresetPrior
+
+
+def digits():
+    return torch.from_numpy(load_digits().data).float().reshape(-1, 1, 8, 8).add(0.5).div(17)
+
+
+def table():
+    return torch.from_numpy(load_breast_cancer().data).float()
+
+
+def test_images_begin_as_probabilistic_pca_to_the_nat():
+    x = digits()
+    model = dense_vae((1, 8, 8), GaussianPrior(6), LearnedGaussian(mean_range=None), 6, 16)
+    start_as_linear(model, TensorSource(x), TensorSource(x), seed=0)
+    expected = fit_linear(TensorSource(x), (1, 8, 8), 6, 0).log_prob(x.flatten(1))
+    bound = importance_weighted_bound(model, x[:50], 3)
+    # The posterior is exact, so every draw has the same weight: log p(x) itself.
+    torch.testing.assert_close(bound.log_likelihood, expected[:50], atol=5e-3, rtol=1e-5)
+    assert bound.effective_sample_size.min() > 2.99
+
+
+def test_a_table_begins_as_factor_analysis_in_the_units_of_its_columns():
+    x = table()
+    model = dense_vae((30,), GaussianPrior(8), LearnedGaussian(30, None, 1e-4), 8, 16)
+    model.scaling = Scaling(30)
+    model.scaling.fit(linear_batches(TensorSource(x), 0))
+    start_as_linear(model, TensorSource(x), TensorSource(x), seed=0)
+    linear = fit_linear(model.scaled(TensorSource(x)), (30,), 8, 0)
+    expected = linear.log_prob(model.scaling(x)) + model.scaling.log_density
+    found = importance_weighted_bound(model, x, 3).log_likelihood
+    assert float((found - expected).abs().mean()) < 0.02
+
+
+def test_a_pseudocoreset_loses_little_and_gains_on_data_that_cluster():
+    x = digits()
+    scores = {}
+    for name in ("gaussian", "bype"):
+        prior = GaussianPrior(6)
+        if name == "bype":
+            prior = PseudocoresetPrior(Pseudocoreset.from_source(TensorSource(x[:1000]), 100))
+        model = dense_vae((1, 8, 8), prior, LearnedGaussian(mean_range=None), 6, 16)
+        start_as_linear(model, TensorSource(x[:1000]), TensorSource(x[1000:1400]), seed=0)
+        scores[name] = float(importance_weighted_bound(model, x[1400:], 20).log_likelihood.mean())
+    assert scores["bype"] > scores["gaussian"]
+
+
+def test_few_points_in_many_dimensions_lose_nothing():
+    """A mixture around 20 of 200 examples in 30 dimensions is worse than a normal distribution: points move inwards."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 60, generator=generator)
+    scores = {}
+    for name in ("gaussian", "bype"):
+        prior = GaussianPrior(30)
+        if name == "bype":
+            prior = PseudocoresetPrior(Pseudocoreset(x[:20], 200, data_range=None))
+        model = dense_vae((60,), prior, LearnedGaussian(60, None), 30, 16)
+        start_as_linear(model, TensorSource(x[:200]), TensorSource(x[200:300]), seed=0)
+        scores[name] = float(importance_weighted_bound(model, x[300:], 20).log_likelihood.mean())
+    assert scores["bype"] > scores["gaussian"] - 0.3
+    assert model.prior.pseudocoreset.points.norm() < 0.9 * x[:20].norm()
+
+
+def test_fewer_components_than_latents_leave_the_rest_unused():
+    x = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    model = dense_vae((1, 8, 8), GaussianPrior(10), LearnedGaussian(), 10, 16)
+    start_as_linear(model, TensorSource(x), TensorSource(x), seed=0)
+    assert ELBO(model)(x).elbo.isfinite().all()
+    assert torch.equal(model.encoder.projection[3:], torch.zeros(7, 64))
+
+
+def test_other_networks_are_refused():
+    with pytest.raises(ValueError, match="dense networks"):
+        start_as_linear(mlp_vae((1, 8, 8), GaussianPrior(4), latent_dim=4), None, None, 0)
+
+
+def test_dropout_is_the_same_for_all_examples_and_leaves_nothing_behind():
+    dropout = SharedDropout(1000, 0.2)
+    x = torch.rand(3, 1000)
+    assert dropout(x) is x
+    draw_dropout(dropout, torch.Generator().manual_seed(0))
+    kept = dropout(x) != 0
+    assert torch.equal(kept[0], kept[1])
+    assert 0.75 < float(kept[0].float().mean()) < 0.85
+    torch.testing.assert_close(dropout(x)[kept], x[kept] / 0.8)
+    with torch.no_grad():
+        assert dropout(x) is x
+    draw_dropout(dropout, None)
+    assert dropout(x) is x
+
+
+def test_augmented_passes_are_the_same_each_time():
+    batches = linear_batches(TensorSource(digits()[:50]), 3, Augmentation(flips=True, shifts=1))
+    first, second = (torch.cat(list(batches())) for _ in range(2))
+    assert len(first) == 400
+    assert torch.equal(first, second)
+    assert not torch.equal(first[:50], first[50:100])

@@ -1,0 +1,117 @@
+"""What `bype fit` makes of real and of odd data: as good as the simple thing, or one clear line."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_breast_cancer, load_digits
+
+from bype.cli import main
+from bype.evaluation.records import read_results
+from bype.run.opened import TrainedRun
+
+
+def fit(data, out, *words):
+    return main(["fit", str(data), "--out", str(out), "--minutes", "0.05", *words])
+
+
+def save_images(folder, images):
+    folder.mkdir()
+    for number, image in enumerate(images):
+        Image.fromarray(image).save(folder / f"{number}.png")
+    return folder
+
+
+def is_better_than_linear(run):
+    (found,) = read_results(run).evaluations
+    return found.density.negative_log_likelihood.value <= found.baseline.negative_log_likelihood.value
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """The digits of scikit-learn as images of 8 x 8 pixels."""
+    images = np.clip(load_digits().images * 16, 0, 255).astype(np.uint8)
+    return save_images(tmp_path_factory.mktemp("digits") / "images", images)
+
+
+def test_small_images_are_no_worse_than_pca(digits, tmp_path, capsys):
+    assert fit(digits, tmp_path / "run") == 0
+    assert is_better_than_linear(tmp_path / "run")
+    printed = capsys.readouterr().out
+    assert "better than probabilistic PCA with 40 latents" in printed
+    assert "training gained" in printed
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "How good is it?" in page
+    assert "better than probabilistic PCA" in page
+
+
+def test_a_table_of_many_scales_is_no_worse_than_factor_analysis(tmp_path, capsys):
+    np.save(tmp_path / "table.npy", load_breast_cancer().data.astype(np.float32))
+    assert fit(tmp_path / "table.npy", tmp_path / "run") == 0
+    assert is_better_than_linear(tmp_path / "run")
+    assert "better than factor analysis with 15 latents" in capsys.readouterr().out
+    assert (
+        main(["sample", str(tmp_path / "run"), "--out", str(tmp_path / "made.npy"), "--count", "500", "--noise"]) == 0
+    )
+    made, data = np.load(tmp_path / "made.npy"), load_breast_cancer().data
+    # Every column is in its own units: spreads are those of the data, from 0.003 to 600.
+    ratio = made.std(0) / data.std(0)
+    assert ratio.min() > 0.5
+    assert ratio.max() < 2
+
+
+def test_a_worse_model_is_said_to_be_worse(tmp_path):
+    run = tmp_path / "run"
+    np.save(tmp_path / "table.npy", load_breast_cancer().data.astype(np.float32))
+    assert fit(tmp_path / "table.npy", run) == 0
+    (found,) = read_results(run).evaluations
+    linear = found.baseline.negative_log_likelihood
+    value = dataclasses.replace(linear, value=linear.value + 3.0)
+    worse = dataclasses.replace(found.density, negative_log_likelihood=value, normalised=None)
+    assert found.baseline.verdict(worse, 30).startswith("It is 3.0 nats per example (0.144 bits per dimension) worse")
+    assert "Try more --minutes" in found.baseline.verdict(worse, 30)
+
+
+@pytest.mark.parametrize("count", [20, 60])
+def test_few_images_are_enough(digits, tmp_path, count):
+    names = sorted(digits.iterdir())[:count]
+    folder = save_images(tmp_path / "few", [np.asarray(Image.open(name)) for name in names])
+    assert fit(folder, tmp_path / "run") == 0
+    assert TrainedRun.open(tmp_path / "run").config.components >= 2
+
+
+def test_one_image_many_times(tmp_path):
+    image = np.arange(144, dtype=np.uint8).reshape(12, 12)
+    assert fit(save_images(tmp_path / "same", [image] * 40), tmp_path / "run") == 0
+    assert main(["sample", str(tmp_path / "run"), "--out", str(tmp_path / "made.npy"), "--count", "4"]) == 0
+    assert np.abs(np.load(tmp_path / "made.npy") - (image + 0.5) / 256).max() < 0.02
+
+
+def test_images_of_two_sizes_are_brought_to_one(tmp_path, capsys):
+    generator = np.random.default_rng(0)
+    images = [generator.integers(0, 255, (size, size), dtype=np.uint8) for size in [12, 20] * 15]
+    assert fit(save_images(tmp_path / "sizes", images), tmp_path / "own") == 0
+    assert "resized to 64 x 64" in capsys.readouterr().out
+    assert TrainedRun.open(tmp_path / "own").data.shape == (1, 64, 64)
+
+
+def test_one_column_and_constant_columns(tmp_path):
+    generator = np.random.default_rng(0)
+    np.save(tmp_path / "one.npy", generator.normal(1e5, 3, (200, 1)).astype(np.float32))
+    assert fit(tmp_path / "one.npy", tmp_path / "one") == 0
+    x = generator.normal(size=(200, 4)).astype(np.float32)
+    x[:, [1, 3]] = 7.25
+    np.save(tmp_path / "constant.npy", x)
+    assert fit(tmp_path / "constant.npy", tmp_path / "constant") == 0
+    assert main(["sample", str(tmp_path / "constant"), "--out", str(tmp_path / "made.npy"), "--count", "50"]) == 0
+    made = np.load(tmp_path / "made.npy")
+    np.testing.assert_allclose(made[:, [1, 3]], 7.25, atol=0.1)
+
+
+def test_three_thousand_columns(tmp_path):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(150, 3)) @ generator.normal(size=(3, 3000)) + 0.1 * generator.normal(size=(150, 3000))
+    np.save(tmp_path / "wide.npy", x.astype(np.float32))
+    assert fit(tmp_path / "wide.npy", tmp_path / "run") == 0
+    assert is_better_than_linear(tmp_path / "run")

@@ -1,0 +1,209 @@
+"""The share of a training that is done, by steps and by the clock."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from bype.data.prepare import prepare
+from bype.distributed import Group
+from bype.run.checkpoint import CheckpointFolder
+from bype.run.config import ConfigError, TrainingConfig
+from bype.run.pace import Pace, read_paces
+from bype.training import loop, schedule
+from bype.training.loop import train
+from bype.training.schedule import Schedule
+from small_runs import assert_same_tensors, image_store
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def timed(seconds, clock, known=(), write=lambda paces: None, **changes):
+    config = TrainingConfig(length=f"{seconds} seconds", decay=True, **changes)
+    return Schedule(config, 10, list(known), write, Group(), clock)
+
+
+def run_by(clock, plan, seconds_of_step, step=0):
+    plan.resume(step)
+    while plan.share < 1:
+        clock.now += seconds_of_step(step)
+        step += 1
+        plan.advance(step)
+    return step
+
+
+def test_a_length_in_epochs_is_its_steps():
+    config = TrainingConfig(length="3 epochs", learning_rate=1.0, decay=True)
+    plan = Schedule(config, 10, [], lambda paces: None, Group())
+    plan.resume(0)
+    shares = [plan.share]
+    for step in range(1, 31):
+        plan.advance(step)
+        shares.append(plan.share)
+    np.testing.assert_allclose(shares, np.arange(31) / 30)
+    plan.resume(15)
+    assert plan.learning_rate(15) == pytest.approx(0.5 * 16 / 20)  # half a cosine, and the first 20 steps
+
+
+@pytest.mark.parametrize(
+    "seconds_of_step",
+    [
+        lambda step: 0.01,
+        lambda step: 0.7,
+        lambda step: 0.02 if step < 900 else 0.06,
+        lambda step: 2 * (step == 0) + 0.05,
+    ],
+    ids=["quick", "slow", "busier later", "slow first step"],
+)
+def test_the_time_asked_for_is_kept(seconds_of_step):
+    clock = Clock()
+    run_by(clock, timed(60, clock), seconds_of_step)
+    assert clock.now == pytest.approx(60, rel=0.05)
+
+
+def test_the_log_makes_a_second_run_take_the_same_steps_whatever_its_clock_says():
+    clock, kept = Clock(), []
+    noisy = np.random.default_rng(0).uniform(0.01, 0.05, 10**5)
+    first = timed(30, clock, write=lambda paces: kept.append(paces))
+    rates = []
+    first.resume(0)
+    step = 0
+    while first.share < 1:
+        rates.append(first.learning_rate(step))
+        clock.now += noisy[step]
+        step += 1
+        first.advance(step)
+    slow = Clock()
+    again = timed(30, slow, known=kept[-1], write=lambda paces: pytest.fail("the log is complete"))
+    again.resume(0)
+    for k in range(step):
+        assert again.learning_rate(k) == rates[k]
+        slow.now += 5.0
+        again.advance(k + 1)
+    assert again.share == 1
+
+
+def test_events_by_percent_happen_once_each():
+    clock = Clock()
+    plan = timed(20, clock)
+    plan.resume(0)
+    step, count = 0, 0
+    while plan.share < 1:
+        clock.now += 0.013
+        step += 1
+        plan.advance(step)
+        count += plan.is_due("5 percent", step)
+    assert count == 20
+
+
+def test_lengths_that_make_no_sense_are_refused():
+    for changes in ({"length": "50 percent"}, {"warm_up": "9 seconds"}, {"validate_every": "9 seconds"}):
+        with pytest.raises(ConfigError):
+            TrainingConfig(**changes)
+    with pytest.raises(ValueError, match="step < next"):
+        Pace(4, 1.0, 4)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return image_store(tmp_path, count=300)
+
+
+CONFIG = TrainingConfig(
+    network="dense",
+    likelihood="learned-gaussian",
+    components=20,
+    latent_dim=4,
+    hidden=16,
+    batch_size=30,
+    learning_rate=2e-3,
+    dropout=0.2,
+    flips=True,
+    shifts=1,
+    decay=True,
+    length="2 seconds",
+    warm_up="0 epochs",
+    patience="0 epochs",
+    validate_every="20 percent",
+    checkpoint_every="20 percent",
+)
+
+
+def test_a_run_by_the_clock_is_replayed_to_the_bit(store, tmp_path):
+    first = train(CONFIG, store, tmp_path / "first")
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "config.json").write_bytes((tmp_path / "first" / "config.json").read_bytes())
+    (tmp_path / "second" / "pace.json").write_bytes((tmp_path / "first" / "pace.json").read_bytes())
+    second = train(CONFIG, store, tmp_path / "second")
+    assert (first.step, first.best) == (second.step, second.best)
+    loaded = [
+        CheckpointFolder(tmp_path / name / "checkpoints", 2).load_newest(print, 2**26) for name in ("first", "second")
+    ]
+    assert_same_tensors(*loaded)
+    lines = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("first", "second")]
+    assert lines[0] == lines[1]
+
+
+def test_a_stopped_run_resumes_by_its_log(store, tmp_path, monkeypatch):
+    """Stopped in the middle and resumed, then replayed without a stop: the same model."""
+    stops = iter([False] * 40 + [True] + [False] * 10**6)
+    original = loop.Trainer._wish_to_stop
+
+    def wish(trainer):
+        found = original(trainer)
+        return found + 1 if next(stops) else found
+
+    monkeypatch.setattr(loop.Trainer, "_wish_to_stop", wish)
+    assert train(CONFIG, store, tmp_path / "run").state == "stopped"
+    resumed = train(CONFIG, store, tmp_path / "run")
+    assert resumed.state == "finished"
+    (tmp_path / "again").mkdir()
+    for name in ("config.json", "pace.json"):
+        (tmp_path / "again" / name).write_bytes((tmp_path / "run" / name).read_bytes())
+    replayed = train(CONFIG, store, tmp_path / "again")
+    assert (resumed.step, resumed.best) == (replayed.step, replayed.best)
+    assert_same_tensors(
+        *(CheckpointFolder(tmp_path / n / "checkpoints", 2).load_newest(print, 2**26) for n in ("run", "again"))
+    )
+
+
+def test_a_broken_log_is_refused(store, tmp_path):
+    train(CONFIG, store, tmp_path / "run")
+    fields = json.loads((tmp_path / "run" / "pace.json").read_text())
+    assert read_paces(tmp_path / "run")[-1].seconds <= 2.5
+    for broken in ({**fields, "paces": [{"step": 3, "seconds": 1.0, "next": 2}]}, {**fields, "version": 7}, []):
+        (tmp_path / "run" / "pace.json").write_text(json.dumps(broken))
+        with pytest.raises(ValueError, match=r"pace\.json"):
+            read_paces(tmp_path / "run")
+
+
+def test_the_learning_rate_ends_at_zero():
+    clock = Clock()
+    plan = timed(10, clock, learning_rate=0.1)
+    run_by(clock, plan, lambda step: 0.01)
+    assert plan.learning_rate(10**6) == pytest.approx(0.0, abs=1e-12)
+    assert math.isclose(schedule.kl_weight(1, 0), 1.0)
+
+
+def test_training_examples_of_a_table_may_have_any_scale(tmp_path):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(300, 2)) @ generator.normal(size=(2, 5)) + 0.1 * generator.normal(size=(300, 5))
+    best = []
+    for scale in (np.ones(5), np.array([1e-4, 1.0, 3e6, 1.0, 1e2])):
+        folder = tmp_path / f"{scale[2]:g}"
+        folder.mkdir()
+        np.save(folder / "x.npy", (x * scale).astype(np.float32))
+        prepare(folder / "x.npy", folder / "store")
+        config = TrainingConfig(
+            network="dense", likelihood="diagonal-gaussian", components=20, latent_dim=2, hidden=16, length="30 steps",
+            validate_every="10 steps", warm_up="0 epochs", batch_size=50,
+        )  # fmt: skip
+        best.append(train(config, folder / "store", folder / "run").best - np.log(scale).sum())
+    assert best[0] == pytest.approx(best[1], abs=0.02)
