@@ -210,7 +210,7 @@ def test_charts_put_values_where_they_belong():
     ((x0, y0), (x1, y1)) = [
         tuple(map(float, point.split(","))) for point in re.search(r'points="([^"]+)"', chart)[1].split()
     ]
-    assert (x0, x1) == (56, 408)
+    assert (x0, x1) == (68, 408)
     assert y0 > y1  # larger is higher
     mark = float(re.search(r'd="M([0-9.]+) ', chart)[1])
     assert mark == pytest.approx((x0 + x1) / 2)

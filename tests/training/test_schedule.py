@@ -90,6 +90,27 @@ def test_the_log_makes_a_second_run_take_the_same_steps_whatever_its_clock_says(
     assert again.share == 1
 
 
+def test_a_process_that_resumes_at_any_step_is_where_the_other_was():
+    clock, kept = Clock(), [[]]
+    plan = timed(20, clock, write=kept.append)
+    noisy = np.random.default_rng(1).exponential(0.05, 10**5)
+    noisy[:3] = 1.0  # the first steps are slow, so that the share runs ahead of the clock and has to wait
+    plan.resume(0)
+    step, shares = 0, [0.0]
+    while plan.share < 1:
+        clock.now += noisy[step]
+        step += 1
+        plan.advance(step)
+        shares.append(plan.share)
+    assert shares == sorted(shares)
+    for place in range(0, step, 7):
+        other = timed(20, Clock(), known=kept[-1])
+        other.resume(place)
+        assert other.share == shares[place]
+        other.advance(place + 1)
+        assert other.share == shares[place + 1]
+
+
 def test_events_by_percent_happen_once_each():
     clock = Clock()
     plan = timed(20, clock)

@@ -56,7 +56,7 @@ class Schedule:
         self._write, self._group, self._clock = write, group, clock
         told = group.broadcast(json.dumps([astuple(pace) for pace in known]).encode())
         self._known = {step: Pace(step, seconds, after) for step, seconds, after in json.loads(told)}
-        self._last, self._rate = Pace(0, 0.0, 1), 0.0
+        self._last, self._rate, self._held = Pace(0, 0.0, 1), 0.0, 0.0
         self._started = clock()
         self._share_now = self._share_before = 0.0
 
@@ -80,7 +80,7 @@ class Schedule:
             return
         if step == self._last.next:
             self._take(self._known.get(step) or self._look(step))
-        self._share_now = max(self._share_before, self._timed_share(step))
+        self._share_now = self._timed_share(step)
 
     @property
     def share(self) -> float:
@@ -112,9 +112,11 @@ class Schedule:
 
     def _timed_share(self, step: int) -> float:
         seconds = self._last.seconds + self._rate * (step - self._last.step)
-        return min(1.0, seconds / self._length.count)
+        return min(1.0, max(self._held, seconds / self._length.count))
 
     def _take(self, pace: Pace) -> None:
+        """Follow a reading of the clock. Where it shows that the share ran ahead, this waits for the clock."""
+        self._held = self._timed_share(max(self._last.step, pace.step - 1))
         if pace.step > self._last.step:
             self._rate = max(0.0, pace.seconds - self._last.seconds) / (pace.step - self._last.step)
         self._last, self._started = pace, self._clock()
