@@ -33,6 +33,16 @@ def test_the_posterior_is_that_of_bayes_rule():
     torch.testing.assert_close(torch.linalg.inv(precision), model.posterior_variance.diag(), atol=1e-8, rtol=1e-6)
 
 
+def test_variances_are_those_of_the_data():
+    x = table()
+    torch.testing.assert_close(
+        factor_analysis(in_batches(x), 10).variance, x.var(0, correction=0), atol=1e-3, rtol=1e-3
+    )
+    assert float(probabilistic_pca(in_batches(x), 10).variance.mean()) == pytest.approx(
+        float(x.var(0, correction=0).mean())
+    )
+
+
 def test_pca_is_scikit_learns():
     x = torch.from_numpy(load_digits().data)
     model = probabilistic_pca(in_batches(x), 12)

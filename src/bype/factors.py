@@ -59,6 +59,11 @@ class LinearGaussian:
         """(D,), the same for all x."""
         return 1 / (1 + (self.loadings.square() / self.noise[:, None]).sum(0))
 
+    @property
+    def variance(self) -> Tensor:
+        """(d,), of each dimension of x."""
+        return self.loadings.square().sum(1) + self.noise
+
     def log_prob(self, x: Tensor) -> Tensor:
         """Return log p(x) (B,) of examples (B, d), in nats."""
         centred = x.to(self.center.dtype) - self.center

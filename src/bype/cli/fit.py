@@ -69,10 +69,8 @@ def fit(words: list[str]) -> int:
         config, _ = read_config(options.out)
     else:
         config = _config(store, options.minutes, options.seed)
-    print(
-        f"training a VAE that begins as {'PCA' if len(store.manifest.shape) == 3 else 'factor analysis'}, with ", end=""
-    )
-    print(f"{config.components} pseudo-points, for {config.length}")
+    start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
+    print(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {config.length}")
     outcome = train(config, store.folder, options.out, display_here())
     if outcome.state == "stopped":
         print(f"stopped at step {outcome.step}. To resume, run the same command.")

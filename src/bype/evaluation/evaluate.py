@@ -113,7 +113,8 @@ def evaluate(
         with stage("laying out a map"):
             layout = _map(queries.mean, rows, query_labels)
     baseline = known.baseline if known else None
-    if with_baseline and measured is not None:
+    is_baseline_known = baseline is not None and measured is not None and baseline.num_examples == measured.num_images
+    if with_baseline and measured is not None and not is_baseline_known:
         with stage("fitting a linear model"):
             baseline = measure_baseline(run, store, split, spread_rows(len(split), measured.num_images))
     evaluation = Evaluation(

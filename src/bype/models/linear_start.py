@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bype.data.augment import Augmentation
 from bype.data.examples import spread_rows
-from bype.data.scaling import Batches, mean_and_variance
+from bype.data.scaling import Batches
 from bype.factors import LinearGaussian, factor_analysis, probabilistic_pca
 from bype.likelihoods import LearnedGaussian
 from bype.models.base import LatentModel
@@ -98,8 +98,7 @@ def start_as_linear(
         raise ValueError("only a VAE with dense networks can begin as a linear model")
     source = model.scaled(train)
     linear = fit_linear(source, model.data_shape, len(encoder.log_variance), seed, augmentation)
-    _, variance, _ = mean_and_variance(linear_batches(source, seed, augmentation))
-    encoder.start(linear, float(variance.mean().sqrt().clamp_min(1e-6)))
+    encoder.start(linear, float(linear.variance.mean().sqrt().clamp_min(1e-6)))
     decoder.start(linear)
     if isinstance(model.likelihood, LearnedGaussian):
         model.likelihood.start(linear.noise)

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bype.distributed import Group
 from bype.distributions import DiagonalNormal, Distribution
+from bype.mixtures import NormalMixture
 from bype.randomness import Randomness
 
 Encode = Callable[[Tensor], DiagonalNormal]
@@ -216,7 +217,7 @@ def shared_log_variance() -> nn.Parameter:
 
 
 @torch.no_grad()
-def fit_log_variance(prior: Prior, log_variance: nn.Parameter, encode: Encode, latents: Tensor) -> float:
+def fit_log_variance(mixture: NormalMixture, log_variance: nn.Parameter, latents: Tensor) -> float:
     """Set the log variance that a prior's components share to the value under which latents (B, D) are most likely.
 
     Return the mean log density of the latents then.
@@ -224,8 +225,8 @@ def fit_log_variance(prior: Prior, log_variance: nn.Parameter, encode: Encode, l
     scores = []
     tried = torch.linspace(-5, 2, 36)
     for value in tried:
-        log_variance.fill_(value)
-        scores.append(prior(encode).log_prob(latents).mean())
+        tried_mixture = NormalMixture(mixture.means, value.to(latents), mixture.log_weights, normalise=False)
+        scores.append(tried_mixture.log_prob(latents).mean())
     best = int(torch.stack(scores).argmax())
     log_variance.fill_(tried[best])
     return float(scores[best])

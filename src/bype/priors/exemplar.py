@@ -72,7 +72,7 @@ class ExemplarPrior(Prior):
         return self._leave_one_out(means, ids, batch)
 
     def start(self, encode: Encode, latents: Tensor, center: Tensor) -> None:
-        fit_log_variance(self, self.log_variance, encode, latents)
+        fit_log_variance(self(encode), self.log_variance, latents)
 
     def leave_out(self, distribution: Distribution, rows: Tensor) -> Distribution:
         if not isinstance(distribution, NormalMixture):

@@ -60,7 +60,7 @@ class PseudocoresetPrior(Prior):
 
         def score(share: float) -> float:
             self.pseudocoreset.move(slice(None), center + share * (points - center))
-            return fit_log_variance(self, self.log_variance, encode, latents)
+            return fit_log_variance(self(encode), self.log_variance, latents)
 
         lowest = score(0.0)
         for tenths in range(10, 0, -1):

@@ -208,7 +208,8 @@ class Trainer:
         x = self._augmented(self._source.read(rows), part, len(batch))
         read = time.perf_counter()
         self._step.optimizer.set_rate(self._schedule.learning_rate(step))
-        draw_dropout(self.model, generator_for(seed, "dropout", step))
+        if self._config.dropout > 0:
+            draw_dropout(self.model, generator_for(seed, "dropout", step))
         stop = self._wish_to_stop()
         try:
             outcome = self._step(
@@ -222,7 +223,8 @@ class Trainer:
         except ValueError as error:
             raise RunError(f"training step {step} failed: {error}") from error
         finally:
-            draw_dropout(self.model, None)
+            if self._config.dropout > 0:
+                draw_dropout(self.model, None)
         self._timings.add_sum()
         if not outcome.is_finite:
             self._report_broken(outcome.terms, rows)
