@@ -55,7 +55,8 @@ def measure_baseline(run: TrainedRun, store: Store, split: Split, rows: NDArray[
         def project(examples: Tensor) -> NDArray[np.float64]:
             return ((examples.double() - components.center) @ directions).numpy()
 
-        references = project(train.take(torch.from_numpy(known)).flatten(1))
+        chunks = linear_batches(train, run.config.seed, most=_MOST_REFERENCES)()  # the same rows, few in memory at once
+        references = np.concatenate([project(chunk) for chunk in chunks])
         labels = store.split("train").labels(known)
         accuracy = knn_accuracy(references, labels, project(scaled), split.labels(rows))
     return Baseline(

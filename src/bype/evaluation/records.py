@@ -51,6 +51,11 @@ class Density:
     """How far the lower precision moved the estimate, with the same draws, on the first examples."""
     seconds: float
 
+    @property
+    def of_density(self) -> float:
+        """The negative log-likelihood as that of a density, where this is known."""
+        return self.negative_log_likelihood.value if self.normalised is None else self.normalised
+
 
 @dataclass(frozen=True)
 class PriorGap:
@@ -120,8 +125,7 @@ class Baseline:
 
     def verdict(self, density: Density, num_dimensions: int) -> str:
         """Say in a sentence how a model compares, and what to try if it is worse."""
-        own = density.negative_log_likelihood.value if density.normalised is None else density.normalised
-        gain = self.negative_log_likelihood.value - own
+        gain = self.negative_log_likelihood.value - density.of_density
         bits = abs(gain) / num_dimensions / math.log(2)
         than = f"{self.kind} with {self.num_latents} latents on the same {self.num_examples:,} examples"
         size = f"{abs(gain):.1f} nats per example ({bits:.3f} bits per dimension)"

@@ -46,9 +46,8 @@ def how_good(runs: Sequence[RunContents]) -> Markup:
         baseline = None if run.evaluation is None else run.evaluation.baseline
         if density is None or baseline is None:
             continue
-        own = density.negative_log_likelihood.value if density.normalised is None else density.normalised
         gains = {
-            "this model": baseline.without_latents - own,
+            "this model": baseline.without_latents - density.of_density,
             baseline.kind: baseline.without_latents - baseline.negative_log_likelihood.value,
         }
         largest = max(1e-9, *gains.values())
