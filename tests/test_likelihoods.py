@@ -10,6 +10,7 @@ from torch import Tensor
 from bype.likelihoods import (
     QUANTISATION_VARIANCE,
     Bernoulli,
+    ConditionalGaussian,
     DiscretisedLogistic,
     FixedGaussian,
     LearnedGaussian,
@@ -114,6 +115,34 @@ def test_the_discretised_logistic_against_scipy():
     inner = BYTES[1:-1].squeeze(1).numpy()
     expected = [cdf(1 / 256), *(cdf(inner + 0.5 / 256) - cdf(inner - 0.5 / 256)), 1 - cdf(255 / 256)]
     torch.testing.assert_close(likelihood.log_prob(BYTES, OUTPUT).exp(), torch.tensor(expected, dtype=F64))
+
+
+def test_the_conditional_gaussian_against_scipy_and_its_samples_against_it():
+    likelihood = ConditionalGaussian(2, mean_range=None, floor=1e-3).double()
+    likelihood.start(torch.tensor([0.5, 2.0], dtype=F64))
+    output = torch.tensor([0.3, -1.0, 1.5, -2.0], dtype=F64)  # two means, then two changes of log-variances
+    variances = 1e-3 + (torch.tensor([0.5, 2.0], dtype=F64) - 1e-3) * output[2:].exp()
+    x = torch.randn(7, 2, dtype=F64, generator=torch.Generator().manual_seed(0))
+    expected = stats.norm.logpdf(x.numpy(), output[:2].numpy(), variances.sqrt().numpy()).sum(-1)
+    # float32 holds the logarithms of the start, so seven digits are equal
+    assert torch.allclose(likelihood.log_prob(x, output), torch.from_numpy(expected), rtol=1e-6)
+    drawn = likelihood.sample(output.expand(100_000, 4), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(likelihood.mean(output), output[:2])
+    # means to five standard errors, variances of 100,000 draws to two percent
+    assert bool(((drawn.mean(0) - output[:2]).abs() < 5 * (variances / 100_000).sqrt()).all())
+    assert torch.allclose(drawn.var(0), variances, rtol=0.02)
+
+
+def test_without_a_change_the_conditional_gaussian_is_the_learned_one():
+    variance, x = torch.tensor([0.4, 3.0]), torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
+    conditional, plain = ConditionalGaussian(2, mean_range=None), LearnedGaussian(2, mean_range=None)
+    conditional.start(variance)
+    plain.start(variance)
+    mean = torch.tensor([1.0, -1.0])
+    output = torch.cat([mean, torch.zeros(2)])
+    assert torch.equal(conditional.log_prob(x, output), plain.log_prob(x, mean))
+    far = torch.cat([mean, torch.full((2,), 1e6)])
+    assert conditional.log_prob(x, far).isfinite().all()  # no latent makes a variance infinite
 
 
 def test_a_constant_pixel_cannot_drive_the_density_to_infinity():

@@ -9,7 +9,14 @@ if TYPE_CHECKING:
     from bype.evaluation.generation import embed, interpolate, reconstruct, sample
     from bype.evaluation.inference import Embedder
     from bype.evaluation.records import Evaluation
-    from bype.likelihoods import Bernoulli, DiscretisedLogistic, FixedGaussian, LearnedGaussian, SquaredError
+    from bype.likelihoods import (
+        Bernoulli,
+        ConditionalGaussian,
+        DiscretisedLogistic,
+        FixedGaussian,
+        LearnedGaussian,
+        SquaredError,
+    )
     from bype.models import VAE, HierarchicalVAE, conv_hvae, mlp_hvae, mlp_vae, residual_vae
     from bype.objective import ELBO, ELBOTerms, ImportanceWeightedBound, importance_weighted_bound, kl_weight
     from bype.priors import (
@@ -48,7 +55,14 @@ _HOMES = {
     "bype.evaluation.generation": ("embed", "interpolate", "reconstruct", "sample"),
     "bype.evaluation.inference": ("Embedder",),
     "bype.evaluation.records": ("Evaluation",),
-    "bype.likelihoods": ("Bernoulli", "DiscretisedLogistic", "FixedGaussian", "LearnedGaussian", "SquaredError"),
+    "bype.likelihoods": (
+        "Bernoulli",
+        "ConditionalGaussian",
+        "DiscretisedLogistic",
+        "FixedGaussian",
+        "LearnedGaussian",
+        "SquaredError",
+    ),
     "bype.models": ("VAE", "HierarchicalVAE", "conv_hvae", "mlp_hvae", "mlp_vae", "residual_vae"),
     "bype.objective": ("ELBO", "ELBOTerms", "ImportanceWeightedBound", "importance_weighted_bound", "kl_weight"),
     "bype.priors": ("ExemplarPrior", "GaussianPrior", "NearestExemplarPrior", "Prior", "TensorSource", "VampPrior"),
@@ -79,6 +93,7 @@ __all__ = [
     "VAE",
     "AscentSettings",
     "Bernoulli",
+    "ConditionalGaussian",
     "DensityOptions",
     "DiscretisedLogistic",
     "ELBOAscent",

@@ -22,6 +22,10 @@ QUANTISATION_VARIANCE = 1 / (12 * 256**2)
 """The variance of rounding to one of 256 levels of [0, 1]: no byte says more about a pixel than this."""
 
 
+_LARGEST_CHANGE = 10.0
+"""Of a log-variance by z, so that no latent makes it infinite."""
+
+
 class Likelihood(nn.Module, ABC):
     """A density or probability of an example x given the decoder's output, p(x | output).
 
@@ -35,15 +39,21 @@ class Likelihood(nn.Module, ABC):
     log_normaliser
         What to add to ``log_prob``, for each dimension, to make it that of a density or probability; ``None`` if no
         constant does.
+    outputs_per_dimension
+        How many numbers of the decoder's output say something about one number of an example.
     """
 
     is_normalised = True
+    outputs_per_dimension = 1
     value_kind: Literal["density", "probability", "unnormalised", "cross-entropy"] = "density"
     log_normaliser: float | None = 0.0
 
     @abstractmethod
     def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
-        """Return nats per example (...) for ``x`` (..., d) and ``output`` (..., d), which broadcast."""
+        """Return nats per example (...) for ``x`` (..., d) and ``output`` (..., d), which broadcast.
+
+        The output is (..., 2 d) where there are two numbers per dimension.
+        """
 
     @abstractmethod
     def mean(self, output: Tensor) -> Tensor:
@@ -227,6 +237,60 @@ class LearnedGaussian(_Normal):
     @property
     def variance(self) -> Tensor:
         return self.floor + self.log_excess.exp()
+
+
+class ConditionalGaussian(Likelihood):
+    r"""Gaussian whose variance is learned for each dimension and depends on z.
+
+    .. math:: \sigma_i^2(z) = \text{floor} + \exp(l_i + h_i(z))
+
+    The decoder's output is the mean, followed by h. At h = 0 this is :class:`LearnedGaussian`.
+
+    Parameters
+    ----------
+    num_dimensions
+        d, the numbers in one example.
+    mean_range
+        Clamps the mean; ``None`` for data without a range.
+    floor
+        The smallest variance.
+
+    Examples
+    --------
+    >>> likelihood = ConditionalGaussian(2, mean_range=None)
+    >>> narrow, wide = torch.tensor([0.0, 0.0, -4.0, -4.0]), torch.zeros(4)
+    >>> bool(likelihood.log_prob(torch.zeros(2), narrow) > likelihood.log_prob(torch.zeros(2), wide))
+    True
+    """
+
+    outputs_per_dimension = 2
+
+    def __init__(
+        self, num_dimensions: int, mean_range: Range | None = PIXEL_RANGE, floor: float = QUANTISATION_VARIANCE
+    ) -> None:
+        super().__init__()
+        self.base = LearnedGaussian(num_dimensions, mean_range, floor)
+
+    def start(self, variance: Tensor) -> None:
+        """Begin at variances (d,), whatever z is."""
+        self.base.start(variance)
+
+    def _variance(self, output: Tensor) -> Tensor:
+        change = output.chunk(2, -1)[1].clamp(-_LARGEST_CHANGE, _LARGEST_CHANGE)
+        return self.base.floor + (self.base.log_excess + change).exp()
+
+    def mean(self, output: Tensor) -> Tensor:
+        return self.base.mean(output.chunk(2, -1)[0])
+
+    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
+        variance = self._variance(output)
+        squared = (x - self.mean(output)).square() / variance
+        return -0.5 * (squared + torch.log(2 * torch.pi * variance)).sum(-1)
+
+    def sample(self, output: Tensor, *, generator: Randomness = None) -> Tensor:
+        mean = self.mean(output)
+        noise = standard_normal(mean.shape, like=mean, generator=generator)
+        return mean + noise * self._variance(output).sqrt()
 
 
 class Bernoulli(LinearLikelihood):

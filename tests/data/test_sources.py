@@ -1,6 +1,7 @@
 """Every kind of source, as users have them."""
 
 import gzip
+import importlib.util
 import struct
 import tracemalloc
 import zipfile
@@ -204,6 +205,35 @@ def test_a_folder_of_images_of_all_kinds(tmp_path):
     assert (palette[1:] < 15).all()
     assert (upright[:, :, -1] == 255).all()
     assert (upright[:, :, :-1] == 0).all()
+
+
+def test_photographs_of_telephones_are_read(tmp_path):
+    pillow_heif = pytest.importorskip("pillow_heif")  # in CI it is installed
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    red = Image.new("RGB", (16, 16), (200, 30, 30))
+    pillow_heif.from_pillow(red).save(folder / "IMG_0001.HEIC")
+    red.save(folder / "one.png")
+    prepared = prepare(folder, tmp_path / "store", validation=0, test=0)
+    assert not prepared.skipped
+    _, splits = contents(tmp_path / "store")
+    telephone, plain = splits["train"][0].astype(int)
+    assert abs(telephone - plain).max() <= 6  # the format loses a little
+
+
+def test_photographs_of_telephones_are_named_where_the_extra_is_missing(tmp_path, monkeypatch):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    Image.new("L", (8, 8)).save(folder / "one.png")
+    (folder / "IMG_0001.HEIC").write_bytes(b"\0\0\0\x18ftypheic" + bytes(12))
+    (folder / "other.heic").write_bytes(b"something else, with a wrong name")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pillow_heif" else find(name))
+    prepared = prepare(folder, tmp_path / "store", validation=0, test=0)
+    assert list(prepared.skipped) == [
+        "IMG_0001.HEIC: this needs pillow_heif; install it with: pip install 'bype[heic]'",
+        "other.heic: not an image",
+    ]
 
 
 def test_sizes_of_images(tmp_path):

@@ -6,7 +6,8 @@ from sklearn.datasets import load_breast_cancer, load_digits
 
 from bype.data.augment import Augmentation
 from bype.data.scaling import Scaling
-from bype.likelihoods import LearnedGaussian
+from bype.evaluation.generation import embed
+from bype.likelihoods import ConditionalGaussian, LearnedGaussian
 from bype.models import dense_vae, mlp_vae
 from bype.models.linear_start import fit_linear, linear_batches, start_as_linear
 from bype.networks.dense import SharedDropout, draw_dropout
@@ -35,9 +36,10 @@ def test_images_begin_as_probabilistic_pca_to_the_nat():
     assert bound.effective_sample_size.min() > 2.99
 
 
-def test_a_table_begins_as_factor_analysis_in_the_units_of_its_columns():
+@pytest.mark.parametrize("likelihood", [LearnedGaussian, ConditionalGaussian])
+def test_a_table_begins_as_factor_analysis_in_the_units_of_its_columns(likelihood):
     x = table()
-    model = dense_vae((30,), GaussianPrior(8), LearnedGaussian(30, None, 1e-4), 8, 16)
+    model = dense_vae((30,), GaussianPrior(8), likelihood(30, None, 1e-4), 8, 16)
     model.scaling = Scaling(30)
     model.scaling.fit(linear_batches(TensorSource(x), 0))
     start_as_linear(model, TensorSource(x), TensorSource(x), seed=0)
@@ -82,6 +84,17 @@ def test_fewer_components_than_latents_leave_the_rest_unused():
     start_as_linear(model, TensorSource(x), TensorSource(x), seed=0)
     assert ELBO(model)(x).elbo.isfinite().all()
     assert torch.equal(model.encoder.projection[3:], torch.zeros(7, 64))
+
+
+def test_distances_of_embeddings_are_those_of_the_linear_outputs_in_units_of_noise():
+    x = digits()
+    model = dense_vae((1, 8, 8), GaussianPrior(6), LearnedGaussian(mean_range=None), 6, 16)
+    start_as_linear(model, TensorSource(x), TensorSource(x), seed=0)
+    noise = fit_linear(TensorSource(x), (1, 8, 8), 6, 0).noise.sqrt().float()
+    outputs = (model.decode(model.encode(x[:40]).mean) / noise).double()
+    embedded = embed(model, x[:40]).double()
+    # the columns of the loadings are orthogonal in these units, so distances change by rounding alone
+    torch.testing.assert_close(torch.cdist(embedded, embedded), torch.cdist(outputs, outputs), atol=1e-4, rtol=1e-4)
 
 
 def test_other_networks_are_refused():

@@ -107,11 +107,14 @@ def evaluate(
     query_labels = split.labels(rows) if split.has_labels else None
     if query_labels is not None and labels is not None and len(labels) > int((own >= 0).sum()):
         with stage("classifying latent means"):
-            representation = _representation(queries, query_labels, references, labels, own)
+            scale = run.model.latent_scale
+            representation = _representation(
+                queries.mean * scale, query_labels, references.mean * scale, labels, own.numpy()
+            )
     layout = known.map if known else None
     if with_map and layout is None and can_be_laid_out(queries.mean.cpu().numpy()):
         with stage("laying out a map"):
-            layout = _map(queries.mean, rows, query_labels)
+            layout = _map(queries.mean * run.model.latent_scale, rows, query_labels)
     baseline = known.baseline if known else None
     is_baseline_known = baseline is not None and measured is not None and baseline.num_examples == measured.num_images
     if with_baseline and measured is not None and not is_baseline_known:
@@ -196,15 +199,15 @@ def _references(
 
 
 def _representation(
-    queries: DiagonalNormal,
+    queries: Tensor,
     query_labels: NDArray[np.int32],
-    references: DiagonalNormal,
+    references: Tensor,
     labels: NDArray[np.int32],
-    own: Tensor,
+    own: NDArray[np.int64],
 ) -> Representation:
-    kept = np.setdiff1d(np.arange(len(labels)), own.numpy()[own.numpy() >= 0])  # no example is its own neighbour
-    known, known_labels = references.mean.cpu().numpy()[kept], labels[kept]
-    means = queries.mean.cpu().numpy()
+    kept = np.setdiff1d(np.arange(len(labels)), own[own >= 0])  # no example is its own neighbour
+    known, known_labels = references.cpu().numpy()[kept], labels[kept]
+    means = queries.cpu().numpy()
     probed = spread_rows(len(known), _MAX_PROBE_ROWS)
     return Representation(
         num_queries=len(means),

@@ -106,8 +106,12 @@ def heaviest_components(prior: Distribution, count: int) -> tuple[int, ...]:
 
 @torch.no_grad()
 def embed(model: LatentModel, x: Tensor) -> Tensor:
-    """Return the latent means (B, D) of examples (B, *data_shape); of the top level, if there are two."""
-    return _in_chunks(lambda rows: model.encode(rows).mean, model.to_model_units(x))
+    """Return embeddings (B, D) of examples (B, *data_shape): latent means of the top level.
+
+    A model that begins as PCA or factor analysis has latents of equal spread. Its embeddings are these times
+    ``model.latent_scale``, so that distances between them say how much examples differ.
+    """
+    return _latent_means(model, x) * model.latent_scale
 
 
 @torch.no_grad()
@@ -123,10 +127,14 @@ def interpolate(model: LatentModel, start: Tensor, end: Tensor, num_steps: int) 
     """Return (num_steps, *data_shape) along a straight line between two examples' latent means, ends included."""
     if num_steps < 2:
         raise ValueError(f"num_steps must be at least 2, for both ends, not {num_steps}")
-    first, last = embed(model, torch.stack([start, end]))
+    first, last = _latent_means(model, torch.stack([start, end]))
     share = torch.linspace(0, 1, num_steps, dtype=first.dtype, device=first.device)[:, None]
     output = model.decode(torch.lerp(first, last, share), at_mean=True)
     return model.to_data_units(model.unflatten(model.likelihood.mean(output)))
+
+
+def _latent_means(model: LatentModel, x: Tensor) -> Tensor:
+    return _in_chunks(lambda rows: model.encode(rows).mean, model.to_model_units(x))
 
 
 def _in_chunks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:

@@ -71,8 +71,9 @@ def describe_points(model: LatentModel, train: Split, num_classes: int) -> Pseud
     points, probabilities = points_of(model)
     order = torch.argsort(probabilities, descending=True, stable=True)
     rows = spread_rows(len(train), _MAX_REFERENCES)
-    means = model.encode_rows(StoreSource(train), torch.from_numpy(rows)).mean.numpy()
-    latents = encode_points(model.encode, points[order]).mean.numpy()
+    scale = model.latent_scale
+    means = (model.encode_rows(StoreSource(train), torch.from_numpy(rows)).mean * scale).numpy()
+    latents = (encode_points(model.encode, points[order]).mean * scale).numpy()
     search = NearestNeighbors(n_neighbors=min(_NEIGHBOURS, len(rows)), algorithm="brute").fit(means)
     neighbours = rows[search.kneighbors(latents, return_distance=False)]
     label_mix = None

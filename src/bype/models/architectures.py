@@ -53,12 +53,13 @@ def dense_vae(
     dropout: float = 0.0,
 ) -> VAE:
     """Return a VAE that can begin as a linear model: what ``bype fit`` trains. Also for feature vectors."""
+    likelihood = likelihood or squared_error_for(data_shape)
     return VAE(
         data_shape,
-        likelihood or squared_error_for(data_shape),
+        likelihood,
         prior,
         encoder=DenseEncoder(data_shape, latent_dim, hidden, dropout),
-        decoder=DenseDecoder(data_shape, latent_dim, hidden, dropout),
+        decoder=DenseDecoder(data_shape, latent_dim, hidden, dropout, likelihood.outputs_per_dimension),
     )
 
 

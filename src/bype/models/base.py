@@ -92,6 +92,11 @@ class LatentModel(nn.Module, ABC):
         """Return what encoder and prior take, or the decoder makes, as examples (..., *data_shape)."""
         return x if self.scaling is None else self.scaling.invert(x)
 
+    @property
+    def latent_scale(self) -> Tensor:
+        """(D,) or (), what to multiply top latents by, so that distances between them say how examples differ."""
+        return torch.ones((), device=self.device)
+
     @abstractmethod
     def encode(self, x: Tensor) -> DiagonalNormal:
         """Return q(top latent | x) for examples (B, *data_shape) in the model's units."""

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from bype.distributions import DiagonalNormal
 from bype.likelihoods import Likelihood
 from bype.models.base import Draw, LatentModel, Posterior, decode_rows
+from bype.networks import DenseDecoder
 from bype.priors.base import Prior
 from bype.randomness import Randomness, RowRandomness
 
@@ -54,6 +55,10 @@ class VAE(LatentModel):
     def encode(self, x: Tensor) -> DiagonalNormal:
         self.require_batch(x)
         return DiagonalNormal(*self.encoder(x))
+
+    @property
+    def latent_scale(self) -> Tensor:
+        return self.decoder.latent_scale if isinstance(self.decoder, DenseDecoder) else super().latent_scale
 
     def posterior(self, x: Tensor, top: DiagonalNormal | None = None) -> "VAEPosterior":
         return VAEPosterior(self, self.encode(x) if top is None else top)

@@ -132,14 +132,22 @@ class DenseDecoder(nn.Module):
 
     .. math:: c + W z + s f(z)
 
-    The last layer begins at zero. W, c and s stay as they are.
+    The last layer begins at zero. W, c and s stay as they are. Where the likelihood takes two numbers for each
+    dimension, the second one is another output of the dense layers, (B, 2, *data_shape) together.
     """
 
     center: Tensor
     loadings: Tensor
     noise: Tensor
 
-    def __init__(self, data_shape: tuple[int, ...], latent_dim: int, hidden: int = 300, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        data_shape: tuple[int, ...],
+        latent_dim: int,
+        hidden: int = 300,
+        dropout: float = 0.0,
+        outputs_per_dimension: int = 1,
+    ) -> None:
         super().__init__()
         size = math.prod(data_shape)
         self.data_shape = data_shape
@@ -148,6 +156,7 @@ class DenseDecoder(nn.Module):
         self.register_buffer("noise", torch.ones(size))
         self.body = _body(latent_dim, hidden, dropout, drop_input=False)
         self.head = _zero(nn.Linear(hidden, size))
+        self.second_head = _zero(nn.Linear(hidden, size)) if outputs_per_dimension == 2 else None
 
     @torch.no_grad()
     def start(self, linear: LinearGaussian) -> None:
@@ -156,7 +165,15 @@ class DenseDecoder(nn.Module):
         self.loadings.zero_()[:, : linear.loadings.shape[1]] = linear.loadings.float()
         self.noise.copy_(linear.noise.sqrt())
 
+    @property
+    def latent_scale(self) -> Tensor:
+        """(D,), the change of the linear output, in units of its noise, when a latent moves by one."""
+        return (self.loadings / self.noise[:, None]).square().sum(0).sqrt()
+
     def forward(self, z: Tensor) -> Tensor:
-        output = self.center + z @ self.loadings.T + self.noise * self.head(self.body(z))
+        hidden = self.body(z)
+        output = self.center + z @ self.loadings.T + self.noise * self.head(hidden)
         unflattened: Tensor = output.unflatten(-1, self.data_shape)
-        return unflattened
+        if self.second_head is None:
+            return unflattened
+        return torch.stack([unflattened, self.second_head(hidden).unflatten(-1, self.data_shape)], 1)

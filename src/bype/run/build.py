@@ -9,6 +9,7 @@ from bype.likelihoods import (
     PIXEL_RANGE,
     QUANTISATION_VARIANCE,
     Bernoulli,
+    ConditionalGaussian,
     DiscretisedLogistic,
     FixedGaussian,
     LearnedGaussian,
@@ -99,6 +100,8 @@ def _build_networks(config: TrainingConfig, shape: tuple[int, ...], prior: Prior
     if config.likelihood in ("bernoulli", "discretised-logistic") and not is_image:
         raise ConfigError(f"the likelihood {config.likelihood} is for pixels; for features choose learned-gaussian")
     likelihood = _build_likelihood(config, shape)
+    if likelihood.outputs_per_dimension > 1 and config.network != "dense":
+        raise ConfigError(f"the likelihood {config.likelihood} needs the network dense")
     if config.network == "dense":
         return dense_vae(shape, prior, likelihood, config.latent_dim, config.hidden, config.dropout)
     if config.network == "residual":
@@ -121,6 +124,9 @@ def _build_likelihood(config: TrainingConfig, shape: tuple[int, ...]) -> Likelih
         case "diagonal-gaussian":
             floor = QUANTISATION_VARIANCE if is_image else COLUMN_FLOOR
             return LearnedGaussian(math.prod(shape), mean_range, floor)
+        case "conditional-gaussian":
+            floor = QUANTISATION_VARIANCE if is_image else COLUMN_FLOOR
+            return ConditionalGaussian(math.prod(shape), mean_range, floor)
         case "bernoulli":
             return Bernoulli()
         case "discretised-logistic":

@@ -11,7 +11,13 @@ from bype.span import Span
 Network = Literal["vae", "hvae", "convhvae", "residual", "dense"]
 PriorName = Literal["gaussian", "vamp", "exemplar", "bype"]
 LikelihoodName = Literal[
-    "squared-error", "gaussian", "learned-gaussian", "diagonal-gaussian", "bernoulli", "discretised-logistic"
+    "squared-error",
+    "gaussian",
+    "learned-gaussian",
+    "diagonal-gaussian",
+    "conditional-gaussian",
+    "bernoulli",
+    "discretised-logistic",
 ]
 
 

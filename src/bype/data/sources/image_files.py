@@ -18,10 +18,12 @@ from bype.data.sources.base import (
     Source,
     SourceError,
     SourceOptions,
+    require_extra,
     shares,
 )
 
 _GREY_MODES = {"1", "L", "LA", "I", "I;16", "F"}
+_HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1"}
 _UNREADABLE = (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError, Warning)
 
 
@@ -149,7 +151,31 @@ def read_image_file(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 def _open(file: Path | BytesIO) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # Pillow warns of images that decode to gigabytes
+        try:
+            return Image.open(file)
+        except UnidentifiedImageError:
+            if not _is_heic(file):
+                raise
+        _learn_heic()
         return Image.open(file)
+
+
+def _is_heic(file: Path | BytesIO) -> bool:
+    """Tell whether this is a photograph as telephones save it, by the first bytes."""
+    if isinstance(file, BytesIO):
+        start = file.getvalue()[:12]
+    else:
+        with file.open("rb") as opened:
+            start = opened.read(12)
+    return start[4:8] == b"ftyp" and start[8:12] in _HEIC_BRANDS
+
+
+def _learn_heic() -> None:
+    """Teach Pillow to read HEIC files, if the extra is installed."""
+    require_extra("pillow_heif", "heic")
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()
 
 
 def _look(file: Path | BytesIO) -> tuple[str, tuple[int, int]] | str:

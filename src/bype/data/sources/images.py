@@ -6,7 +6,7 @@ from pathlib import Path
 from bype.data.sources.base import Source, SourceError, SourceOptions
 from bype.data.sources.image_files import ImageFile, open_image_files
 
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
+_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".heic", ".heif"}
 
 
 def open_images(folder: Path, options: SourceOptions) -> Source:
