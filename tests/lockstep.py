@@ -14,6 +14,7 @@ from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.store import Store
 from bype.distributed import Group, open_group
 from bype.randomness import BatchSlice, generator_for
+from bype.run.build import labels_for
 from bype.training.step import TrainingStep
 from small_runs import config_of
 
@@ -23,7 +24,8 @@ class Side:
 
     def __init__(self, config, split, group, dtype):
         self.group, self.dtype, self.config, self.split = group, dtype, config, split
-        self.step = TrainingStep.build(config, split.shape, StoreSource(split), group)
+        self.labels = labels_for(config, split)
+        self.step = TrainingStep.build(config, split.shape, StoreSource(split), group, labels=self.labels)
         self.step.model.to(dtype)
         self.step.rule.to(dtype)
         self.order = TrainingOrder(split, config.seed, config.batch_size, None)
@@ -46,7 +48,9 @@ class Side:
     def take(self, number, beta=0.7):
         x, rows, noise = self.batch(number)
         total = torch.zeros(1, dtype=torch.float64)
-        outcome = self.step(x, rows, beta, generator=noise, prior_generator=generator_for(0, "prior", number))
+        labels = None if self.labels is None else self.labels[rows]
+        for_prior = generator_for(0, "prior", number)
+        outcome = self.step(x, rows, beta, generator=noise, prior_generator=for_prior, labels=labels)
         total += float(outcome.terms.loss.detach().double())
         self.group.sum_([total])
         self.loss = float(total)

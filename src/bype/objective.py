@@ -94,6 +94,7 @@ class ELBO(nn.Module):
         generator: RowRandomness = None,
         prior_generator: Randomness = None,
         group: Group | None = None,
+        labels: Tensor | None = None,
     ) -> ELBOTerms:
         """Return the terms for examples (B, *data_shape), with one draw of the latents each.
 
@@ -113,6 +114,8 @@ class ELBO(nn.Module):
             For what the prior draws in a training step.
         group
             The processes that share the batch, if there are several.
+        labels
+            In training: the classes of the examples (B,), for a prior with points of each class's own.
         """
         if indices is not None and prior is not None:
             raise ValueError("give indices to train, or prior to evaluate, not both")
@@ -127,7 +130,7 @@ class ELBO(nn.Module):
             posterior = self.model.posterior(x)
             prior = self.model.prior_distribution() if prior is None else prior
         else:
-            batch = TrainingBatch(x, indices, self.model.encode, prior_generator, group)
+            batch = TrainingBatch(x, indices, self.model.encode, prior_generator, group, labels)
             prior = self.model.prior_distribution(batch)
             posterior = self.model.posterior(x, batch.posterior)
         terms = _scored_draws(self.model, x, posterior, prior, 1, generator)

@@ -16,6 +16,7 @@ RULES = {
     "psvi": {"rule": {"name": "psvi"}},
     "joint": {"rule": {"name": "joint"}},
     "tracking": {"rule": {"name": "tracking", "live_points": 3}},
+    "tracking, labelled": {"rule": {"name": "tracking", "live_points": 3}, "labelled": True},
     "tracking, in turn": {"rule": {"name": "tracking", "live_points": 3, "scored_points": 50}, "components": 200},
     "exemplar, nearest": {"prior": "exemplar", "neighbours": 3},
 }

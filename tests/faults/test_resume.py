@@ -27,6 +27,7 @@ PRIORS = {
     "tracking, in turn": (
         *("--prior", "bype", "--rule", "tracking", "--rule-scored-points", "50", "--components", "300"),
     ),
+    "tracking, labelled": ("--prior", "bype", "--rule", "tracking", "--labelled", "True"),
     "dense": (
         *("--network", "dense", "--likelihood", "learned-gaussian", "--dropout", "0.2", "--decay", "True"),
         *("--flips", "True", "--shifts", "1"),
@@ -38,8 +39,8 @@ PRIORS = {
 def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("small")
     rows = np.random.default_rng(0).integers(0, 256, (700, 8, 8), dtype=np.uint8)
-    np.save(folder / "x.npy", rows)
-    prepare(folder / "x.npy", folder / "store", validation=100, test=0)
+    np.savez(folder / "x.npz", x=rows, y=np.arange(700) % 3)
+    prepare(folder / "x.npz", folder / "store", validation=100, test=0)
     return folder / "store"
 
 
@@ -49,7 +50,7 @@ SMALL = (
 )
 
 
-@pytest.mark.parametrize("name", ["psvi", "exemplar, nearest", "tracking, in turn", "dense"])
+@pytest.mark.parametrize("name", ["psvi", "exemplar, nearest", "tracking, in turn", "tracking, labelled", "dense"])
 def test_a_killed_run_ends_as_if_nothing_had_happened(small_store, tmp_path, name):
     arguments = (*SMALL, *PRIORS[name])
     finish(command(small_store, tmp_path / "whole", *arguments))

@@ -17,6 +17,8 @@ class _Sample:
     """Generate this many; with --component, --heaviest or --like, for each of them"""
     component: Numbers = ()
     """Draw from these components of the prior (bype coreset shows their numbers); a line for each"""
+    label: MaybeName = None
+    """Draw from the pseudo-points of this class; a run with labelled points has these"""
     heaviest: int = 0
     """Draw from this many components of largest weight; a line for each"""
     like: ExampleNames = ()
@@ -41,8 +43,9 @@ def sample(words: list[str]) -> int:
 
     if options.count < 1 or options.heaviest < 0:
         raise UsageError("--count must be at least 1, --heaviest not negative")
-    if bool(options.component) + bool(options.heaviest) + bool(options.like) > 1:
-        raise UsageError("choose one of --component, --heaviest and --like")
+    chosen = options.component, options.heaviest, options.like, options.label is not None
+    if sum(map(bool, chosen)) > 1:
+        raise UsageError("choose one of --component, --heaviest, --like and --label")
     if options.like and options.noise:
         raise UsageError("--noise is for samples of the prior; leave it out with --like")
     run = TrainedRun.open(options.run, options.data)
@@ -57,6 +60,8 @@ def sample(words: list[str]) -> int:
     else:
         prior = model.prior_distribution()
         try:
+            if options.label is not None:
+                prior = model.prior.given_label(prior, run.data.class_number(options.label))
             components = options.component or generation.heaviest_components(prior, options.heaviest)
             lines = [
                 generation.sample(

@@ -20,6 +20,7 @@ def sample(
     count: int,
     *,
     component: int | None = None,
+    label: int | None = None,
     with_noise: bool = False,
     prior: Distribution | None = None,
     generator: Randomness = None,
@@ -35,6 +36,8 @@ def sample(
     component
         Draw all from this component of the prior, for instance from one pseudo-point; otherwise draw each from a
         component chosen by weight.
+    label
+        Draw from the components of this class; only pseudo-points with labels have these.
     with_noise
         Draw from the likelihood, as in Algorithm 1; otherwise return its mean, which is better to look at.
     prior
@@ -43,6 +46,10 @@ def sample(
         Random numbers for all draws.
     """
     prior = model.prior_distribution() if prior is None else prior
+    if component is not None and label is not None:
+        raise ValueError("choose a component or a label, not both")
+    if label is not None:
+        prior = model.prior.given_label(prior, label)
     if component is None:
         top = prior.sample((count,), generator=generator)
     else:

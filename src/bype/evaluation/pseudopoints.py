@@ -31,7 +31,7 @@ class PseudoPoints:
     neighbours: NDArray[np.int64]
     """(M, k), the rows of the training split nearest to each in latent space, the nearest first."""
     label_mix: NDArray[np.float64] | None
-    """(M, classes), the shares of the labels among these neighbours."""
+    """(M, classes), the shares of the labels among these neighbours; the points' own labels, if they have any."""
 
     @property
     def effective_number(self) -> float:
@@ -68,7 +68,7 @@ def describe_points(model: LatentModel, train: Split, num_classes: int) -> Pseud
     num_classes
         The number of classes; 0 without labels.
     """
-    points, probabilities = points_of(model)
+    points, probabilities, point_labels = points_of(model)
     order = torch.argsort(probabilities, descending=True, stable=True)
     rows = spread_rows(len(train), _MAX_REFERENCES)
     scale = model.latent_scale
@@ -77,7 +77,9 @@ def describe_points(model: LatentModel, train: Split, num_classes: int) -> Pseud
     search = NearestNeighbors(n_neighbors=min(_NEIGHBOURS, len(rows)), algorithm="brute").fit(means)
     neighbours = rows[search.kneighbors(latents, return_distance=False)]
     label_mix = None
-    if num_classes and train.has_labels:
+    if point_labels is not None and num_classes:
+        label_mix = np.eye(num_classes)[point_labels[order].cpu().numpy()]
+    elif num_classes and train.has_labels:
         labels = train.labels(neighbours.reshape(-1)).reshape(neighbours.shape)
         label_mix = np.stack([(labels == k).mean(1) for k in range(num_classes)], axis=1)
     return PseudoPoints(

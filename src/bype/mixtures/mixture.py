@@ -63,6 +63,11 @@ class NormalMixture:
         require_dimensions(value, self.means.shape[1])
         return kernels.log_prob(self._components, value.reshape(-1, value.shape[-1])).reshape(value.shape[:-1])
 
+    def of_components(self, numbers: Tensor) -> "NormalMixture":
+        """Return the mixture of some components, with the weights that they have among each other."""
+        log_variance = self.log_variance if self.log_variance.ndim == 0 else self.log_variance[numbers]
+        return NormalMixture(self.means[numbers], log_variance, self.log_weights[numbers])
+
     def sample(self, shape: Sequence[int] = (), *, generator: Randomness = None) -> Tensor:
         """Draw (*shape, D) without gradient: a component by its weight, then a point of that component."""
         return self.component(self.sample_components(shape, generator=generator)).sample(generator=generator)

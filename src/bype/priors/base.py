@@ -102,12 +102,21 @@ class TrainingBatch:
         For what the prior draws at random in this step.
     group
         The processes that share the batch; ``x`` is then the part of it that is here.
+    labels
+        (B,), the classes of the examples, for a prior with components of each class's own.
     """
 
     def __init__(
-        self, x: Tensor, indices: Tensor, encode: Encode, generator: Randomness = None, group: Group | None = None
+        self,
+        x: Tensor,
+        indices: Tensor,
+        encode: Encode,
+        generator: Randomness = None,
+        group: Group | None = None,
+        labels: Tensor | None = None,
     ) -> None:
         self.indices = indices
+        self.labels = labels
         self.generator = generator
         self.group = group or Group()
         self._x = x
@@ -149,6 +158,8 @@ class PriorPoints(NamedTuple):
     """(M, *data_shape), as the encoder sees them."""
     probabilities: Tensor
     """(M,), float64; they sum to one."""
+    labels: Tensor | None = None
+    """(M,), the class that each point stands for, if they do."""
 
 
 class Prior(nn.Module, ABC):
@@ -186,6 +197,10 @@ class Prior(nn.Module, ABC):
         center
             (*data_shape), the mean example.
         """
+
+    def given_label(self, distribution: Distribution, label: int) -> Distribution:
+        """Return p(z | y), the part of an evaluation's distribution that stands for one class."""
+        raise ValueError(f"{type(self).__name__} has no components of a class's own; train with labelled points")
 
     def leave_out(self, distribution: Distribution, rows: Tensor) -> Distribution:
         """Return an evaluation's distribution as the training examples ``rows`` (B,) see it: without themselves.

@@ -44,6 +44,8 @@ class Pseudocoreset(nn.Module):
         (M,), projected onto the simplex; equal ones if left out.
     data_range
         Points are clamped into it; ``None`` for data without a range.
+    labels
+        (M,), the class that each point stands for; ``None`` if points stand for examples of all classes.
 
     Examples
     --------
@@ -54,6 +56,7 @@ class Pseudocoreset(nn.Module):
 
     points: Tensor
     probabilities: Tensor
+    labels: Tensor | None
     _total: Tensor
 
     def __init__(
@@ -62,6 +65,7 @@ class Pseudocoreset(nn.Module):
         total: int,
         weights: Tensor | None = None,
         data_range: tuple[float, float] | None = (0.0, 1.0),
+        labels: Tensor | None = None,
     ) -> None:
         super().__init__()
         if total < 1 or len(points) < 1:
@@ -75,10 +79,13 @@ class Pseudocoreset(nn.Module):
                 f"points lie in [{points.min():g}, {points.max():g}], outside the data's range {data_range}; "
                 f"scale the data, or pass data_range=None for data without a range"
             )
+        if labels is not None and (labels.shape != points.shape[:1] or int(labels.min()) < 0):
+            raise ValueError(f"labels must be {len(points)} numbers from 0 on, one for each point")
         self.data_range = data_range
         self.register_buffer("points", torch.empty_like(points))
         self.register_buffer("probabilities", torch.empty(len(points), dtype=torch.float64, device=points.device))
         self.register_buffer("_total", torch.tensor(total, device=points.device))
+        self.register_buffer("labels", None if labels is None else labels.to(points.device, torch.int32))
         self.register_load_state_dict_post_hook(_check_loaded)  # type: ignore[no-untyped-call]
         self.assign(points, torch.full((len(points),), total / len(points)) if weights is None else weights)
 
@@ -94,6 +101,46 @@ class Pseudocoreset(nn.Module):
         """Start at ``size`` different examples of ``source``, drawn uniformly, with equal weights (Algorithm 2)."""
         rows = draw_rows(len(source), size, replace=False, generator=generator)
         return cls(source.take(rows), len(source), data_range=data_range)
+
+    @classmethod
+    def from_classes(
+        cls,
+        source: ExampleSource,
+        labels: Tensor,
+        size: int,
+        data_range: tuple[float, float] | None = (0.0, 1.0),
+        *,
+        generator: Randomness = None,
+    ) -> Self:
+        """Start at examples of each class, as many as is its share of the examples, at least one.
+
+        Parameters
+        ----------
+        source
+            The examples.
+        labels
+            (N,), the class of each of them.
+        size
+            How many points.
+        data_range
+            As for the class.
+        generator
+            Random numbers for the choice of examples.
+        """
+        counts = torch.bincount(labels)
+        sizes = _shares(counts, size)
+        rows, weights = [], []
+        for label, (count, chosen) in enumerate(zip(counts.tolist(), sizes, strict=True)):
+            if chosen:
+                own = (labels == label).nonzero()[:, 0]
+                rows.append(own[draw_rows(count, chosen, replace=False, generator=generator)])
+                weights.append(torch.full((chosen,), count / chosen, dtype=torch.float64))
+        # Points have their turns in order, so classes are mixed.
+        order = draw_rows(size, size, replace=False, generator=generator)
+        chosen_rows = torch.cat(rows)[order]
+        return cls(
+            source.take(chosen_rows), len(source), torch.cat(weights)[order], data_range, labels=labels[chosen_rows]
+        )
 
     @property
     def total(self) -> int:
@@ -154,6 +201,21 @@ class Pseudocoreset(nn.Module):
         return self
 
 
+def _shares(counts: Tensor, size: int) -> list[int]:
+    """Divide ``size`` points among classes in proportion to their counts; none of those that occur goes without."""
+    occurring = int((counts > 0).sum())
+    if not occurring <= size <= int(counts.sum()):
+        raise ValueError(
+            f"{size} points cannot be divided among {occurring} classes of {int(counts.sum())} examples; "
+            f"take at least one for each class, and no more than there are examples"
+        )
+    shares = [0 if count == 0 else 1 for count in counts.tolist()]
+    while sum(shares) < size:  # the next one goes where a point stands for the most examples
+        open_ = [count / share if share < count else 0.0 for count, share in zip(counts.tolist(), shares, strict=True)]
+        shares[max(range(len(shares)), key=open_.__getitem__)] += 1
+    return shares
+
+
 def _check_loaded(pseudocoreset: Pseudocoreset, incompatible_keys: object) -> None:
     """Refuse a state that breaks the invariants; a sound one is taken to the bit."""
     points, probabilities = pseudocoreset.points, pseudocoreset.probabilities
@@ -164,6 +226,7 @@ def _check_loaded(pseudocoreset: Pseudocoreset, incompatible_keys: object) -> No
         and ((points >= low) & (points <= high)).all()
         and (probabilities >= 0).all()
         and abs(probabilities.sum().item() - 1) < 1e-9
+        and (pseudocoreset.labels is None or int(pseudocoreset.labels.min()) >= 0)
     ):
         raise ValueError(
             "the saved pseudocoreset is damaged: its points must be finite and inside the data's range, its weights "

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from bype.distributions import DiagonalNormal
+from bype.distributions import DiagonalNormal, Distribution
 from bype.mixtures import NormalMixture
 from bype.models.base import LatentModel
 from bype.priors.base import (
@@ -69,7 +69,15 @@ class PseudocoresetPrior(Prior):
         score(0.0)
 
     def own_points(self) -> PriorPoints:
-        return PriorPoints(self.pseudocoreset.points, self.pseudocoreset.probabilities)
+        return PriorPoints(self.pseudocoreset.points, self.pseudocoreset.probabilities, self.pseudocoreset.labels)
+
+    def given_label(self, distribution: Distribution, label: int) -> Distribution:
+        labels = self.pseudocoreset.labels
+        if labels is None or not isinstance(distribution, NormalMixture):
+            return super().given_label(distribution, label)
+        if not (labels == label).any():
+            raise ValueError(f"no pseudo-point has the label {label}; there are {sorted(set(labels.tolist()))}")
+        return distribution.of_components((labels == label).nonzero()[:, 0])
 
     def around(self, means: Tensor) -> DiagonalNormal:
         return DiagonalNormal(means, self.log_variance.expand_as(means))

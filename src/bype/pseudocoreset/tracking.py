@@ -57,6 +57,41 @@ class TrackedMixture(NormalMixture):
         self.made = made
 
 
+class LabelledMixture(TrackedMixture):
+    r"""The mixture of one training step, where the components of a class score its examples alone.
+
+    .. math:: \log p(z \mid y) = \log \sum_{m : y_m = y} w_m N(z \mid \mu_m, \sigma^2) - \log \sum_{m : y_m = y} w_m
+
+    No gradient passes the last term, so that the gradient in the log of a weight is a mean responsibility, as it is
+    without labels.
+
+    Parameters
+    ----------
+    made, log_variance
+        As for :class:`TrackedMixture`.
+    component_labels, row_labels
+        (M,) and (B,), the classes of the components and of the rows that are scored.
+    """
+
+    def __init__(self, made: TrackedStep, log_variance: Tensor, component_labels: Tensor, row_labels: Tensor) -> None:
+        super().__init__(made, log_variance)
+        self._component_labels, self._row_labels = component_labels, row_labels
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density (..., B) of ``value`` (..., B, D), row b by the components of its class."""
+        places, scores = [], []
+        for label in sorted(set(self._row_labels.tolist())):
+            rows = (self._row_labels == label).nonzero()[:, 0]
+            own = (self._component_labels == label).nonzero()[:, 0]
+            log_weights = self.log_weights[own]
+            mixture = NormalMixture(self.means[own], self.log_variance, log_weights, normalise=False)
+            places.append(rows)
+            scores.append(mixture.log_prob(value[..., rows, :]) - log_weights.detach().logsumexp(0))
+        if not places:  # a process without examples in this step still has a part in the sum over all
+            return super().log_prob(value)
+        return torch.cat(scores, -1)[..., torch.cat(places).argsort()]
+
+
 class TrackedPseudocoresetPrior(PseudocoresetPrior):
     r"""The prior of ByPE-VAE, with a latent target :math:`c_m` for each pseudo-point.
 
@@ -96,6 +131,8 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
             raise ValueError(f"num_live must be at least 1, not {num_live}")
         if num_scored is not None and num_scored < 1:
             raise ValueError(f"num_scored must be at least 1, not {num_scored}")
+        if num_scored is not None and pseudocoreset.labels is not None:
+            raise ValueError("points with labels cannot take turns to stand for all; leave num_scored out")
         self.num_live = min(num_live, len(pseudocoreset))
         self.register_buffer("targets", pseudocoreset.points.new_zeros(len(pseudocoreset), latent_dim))
         self.num_parts = 1 if num_scored is None else max(1, len(pseudocoreset) // num_scored)
@@ -152,7 +189,12 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
             else:  # the network is frozen, and no point moves in this step
                 mixture_means.requires_grad_()
         made = TrackedStep(rows, points, means, members, mixture_means, log_weights)
-        return TrackedMixture(made, self.log_variance)
+        labels = self.pseudocoreset.labels
+        if labels is None:
+            return TrackedMixture(made, self.log_variance)
+        if batch.labels is None:
+            raise ValueError("these points have labels, so a training step needs the labels of its examples too")
+        return LabelledMixture(made, self.log_variance, labels, batch.labels.to(labels.device))
 
     @torch.no_grad()
     def _members(self, rows: slice) -> tuple[Tensor | slice, int, Tensor]:

@@ -2,9 +2,12 @@
 
 import math
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from bype.data.scaling import Scaling
+from bype.data.store import Split
 from bype.likelihoods import (
     PIXEL_RANGE,
     QUANTISATION_VARIANCE,
@@ -45,8 +48,23 @@ def scaling_for(config: TrainingConfig, shape: tuple[int, ...]) -> Scaling | Non
     return Scaling(shape[0]) if config.scale_columns and len(shape) == 1 else None
 
 
+def labels_for(config: TrainingConfig, split: Split) -> Tensor | None:
+    """Return the classes (N,) of the training examples, if the config asks for pseudo-points with labels."""
+    if not config.labelled:
+        return None
+    if not split.has_labels:
+        raise ConfigError(
+            "labelled points need a store with labels; leave labelled out, or prepare the data with labels"
+        )
+    return torch.from_numpy(split.labels(np.arange(len(split), dtype=np.int64)))
+
+
 def build_model(
-    config: TrainingConfig, shape: tuple[int, ...], train: ExampleSource, scaling: Scaling | None = None
+    config: TrainingConfig,
+    shape: tuple[int, ...],
+    train: ExampleSource,
+    scaling: Scaling | None = None,
+    labels: Tensor | None = None,
 ) -> LatentModel:
     """Return the untrained model; the same config and data give the same numbers.
 
@@ -60,13 +78,16 @@ def build_model(
         The training examples, for priors that start at them or stand on them.
     scaling
         Of the columns of a table; one that changes nothing if left out, until a model's state is loaded.
+    labels
+        (N,), the classes of the training examples. Where pseudo-points have labels, those of a state to be loaded
+        take their place if they are left out.
     """
     scaling = scaling or scaling_for(config, shape)
     if scaling is not None:
         train = MappedSource(train, scaling)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(generator_for(config.seed, "start").initial_seed())
-        model = _build_networks(config, shape, _build_prior(config, shape, train))
+        model = _build_networks(config, shape, _build_prior(config, shape, train, labels))
     model.scaling = scaling
     return model
 
@@ -84,6 +105,7 @@ def model_bytes(config: TrainingConfig, shape: tuple[int, ...], num_train: int) 
         numbers += config.components * math.prod(shape)
     if config.prior == "bype":
         numbers += config.components * (1 if isinstance(config.rule, JointSettings) else 2)  # weights, else of 8 bytes
+        numbers += config.components if config.labelled else 0
     if isinstance(config.rule, TrackingSettings):
         numbers += config.components * config.latent_dim  # the targets
     if config.prior == "exemplar" and config.neighbours is not None:
@@ -133,7 +155,7 @@ def _build_likelihood(config: TrainingConfig, shape: tuple[int, ...]) -> Likelih
             return DiscretisedLogistic()
 
 
-def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: ExampleSource) -> Prior:
+def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: ExampleSource, labels: Tensor | None) -> Prior:
     data_range = (0.0, 1.0) if len(shape) == 3 else None
     generator = generator_for(config.seed, "prior start")
     starts_at_examples = config.prior == "bype" or (config.prior == "vamp" and config.vamp_start == "examples")
@@ -157,7 +179,7 @@ def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: Example
             return ExemplarPrior(source, config.components)
         case "bype":
             data_range = data_range if config.clamp_points else None
-            pseudocoreset = Pseudocoreset.from_source(source, config.components, data_range, generator=generator)
+            pseudocoreset = _build_pseudocoreset(config, source, data_range, labels, generator)
             match config.rule:
                 case JointSettings():
                     return JointPseudocoresetPrior(pseudocoreset)
@@ -165,6 +187,23 @@ def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: Example
                     num_live = rule.live_points or config.components
                     return TrackedPseudocoresetPrior(pseudocoreset, config.latent_dim, num_live, rule.scored_points)
             return PseudocoresetPrior(pseudocoreset)
+
+
+def _build_pseudocoreset(
+    config: TrainingConfig,
+    source: ExampleSource,
+    data_range: tuple[float, float] | None,
+    labels: Tensor | None,
+    generator: torch.Generator,
+) -> Pseudocoreset:
+    if not config.labelled:
+        return Pseudocoreset.from_source(source, config.components, data_range, generator=generator)
+    if labels is None:
+        labels = torch.zeros(len(source), dtype=torch.int64)
+    try:
+        return Pseudocoreset.from_classes(source, labels, config.components, data_range, generator=generator)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def build_rule(settings: RuleSettings | None, model: LatentModel) -> Rule:

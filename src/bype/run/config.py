@@ -73,6 +73,9 @@ class TrainingConfig:
     variance: float = advanced(0.5, "Set the variance of the likelihood gaussian")
     normalise_gradients: bool = advanced(True, "Divide each weight's gradient by its norm, as the paper does")
     clamp_points: bool = advanced(True, "Keep pseudo-points inside the data's range")
+    labelled: bool = advanced(
+        False, "Give each class pseudo-points of its own, which its examples alone move; the store must have labels"
+    )
     vamp_start: Literal["random", "examples"] = advanced(
         "random", "Start pseudo-inputs of the VampPrior as the authors' did (random), or as they meant to (examples)"
     )
@@ -116,6 +119,11 @@ class TrainingConfig:
         if self.prior == "exemplar":
             _require(self.components >= 2, "an exemplar prior needs components of at least 2")
         _require(self.neighbours is None or self.prior == "exemplar", "neighbours are for the exemplar prior alone")
+        if self.labelled:
+            _require(
+                isinstance(self.rule, TrackingSettings) and self.rule.scored_points is None,
+                "labelled points need the prior bype and the rule tracking, without scored_points",
+            )
         if isinstance(self.rule, PSVISettings) and self.rule.draws is None:
             _require(self.components >= 2, "the rule psvi centres its draws: take at least 2 components or draws")
 

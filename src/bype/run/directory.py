@@ -23,8 +23,8 @@ from bype.run.identity import DataIdentity
 from bype.run.lock import LockError, RunLock
 from bype.span import Span, steps_per_epoch
 
-FORMAT_VERSION = 3
-_READ_VERSIONS = (2, 3)
+FORMAT_VERSION = 4
+_READ_VERSIONS = (2, 3, 4)
 _KEPT_CHECKPOINTS = 2
 _MAX_METRICS_BYTES = 2**24
 _WRITTEN = (
@@ -184,7 +184,7 @@ class RunDirectory:
 
 @dataclass(frozen=True)
 class _ConfigFile:
-    version: Literal[3]
+    version: Literal[4]
     config: TrainingConfig
     data: DataIdentity
 
@@ -203,11 +203,14 @@ def read_config(folder: Path) -> tuple[TrainingConfig, DataIdentity]:
 
 
 def _newest(fields: Any) -> Any:
-    """Return the fields of a config file of format 2 as format 3 has them; what was not there was not done."""
-    if not isinstance(fields, dict) or fields.get("version") != 2 or not isinstance(fields.get("config"), dict):
+    """Return the fields of a config file of an older format as the newest has them; what was not there was not done."""
+    version = fields.get("version") if isinstance(fields, dict) else None
+    if version not in (2, 3) or not isinstance(fields.get("config"), dict):
         return fields
-    added = {"dropout": 0.0, "flips": False, "shifts": 0, "decay": False, "scale_columns": False}
-    return {**fields, "version": 3, "config": {**added, **fields["config"]}}
+    added: dict[str, Any] = {"labelled": False}
+    if version == 2:
+        added |= {"dropout": 0.0, "flips": False, "shifts": 0, "decay": False, "scale_columns": False}
+    return {**fields, "version": FORMAT_VERSION, "config": {**added, **fields["config"]}}
 
 
 def _require_version(fields: Any, folder: Path) -> None:

@@ -25,6 +25,12 @@ class DataIdentity:
         check_examples(self.shape, self.dtype, self.names)
         require(self.num_train >= 1, f"num_train must be at least 1, not {self.num_train}")
 
+    def class_number(self, name: str) -> int:
+        """Return the label of a class."""
+        if name not in self.classes:
+            raise ValueError(f"there is no class {name!r}; there are {', '.join(self.classes) or 'none'}")
+        return self.classes.index(name)
+
     @classmethod
     def of(cls, store: Store) -> Self:
         """Describe a store."""

@@ -10,7 +10,7 @@ import torch
 
 from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.store import Store
-from bype.run.build import build_model
+from bype.run.build import build_model, labels_for
 from bype.run.config import TrainingConfig
 from bype.span import Span, steps_per_epoch
 from bype.training.step import TrainingStep
@@ -22,7 +22,7 @@ def dry_run(config: TrainingConfig, data: Path) -> Iterator[str]:
     """Describe in lines how large the model is and how long an epoch takes; nothing is written."""
     store = Store(data)
     split = store.split("train")
-    model = build_model(config, split.shape, StoreSource(split))
+    model = build_model(config, split.shape, StoreSource(split), labels=labels_for(config, split))
     parameters = sum(p.numel() for p in model.parameters())
     state = sum(math.prod(t.shape) * t.element_size() for t in model.state_dict().values())
     moments = 2 * sum(p.numel() * p.element_size() for p in model.parameters())
@@ -39,12 +39,14 @@ def seconds_per_epoch(config: TrainingConfig, store: Store) -> float:
     """Return how long an epoch takes, without validation and updates, from a few steps."""
     split = store.split("train")
     source = StoreSource(split)
-    training_step = TrainingStep.build(config, split.shape, source)
+    labels = labels_for(config, split)
+    training_step = TrainingStep.build(config, split.shape, source, labels=labels)
     order = TrainingOrder(split, config.seed, config.batch_size, config.window_blocks)
     seconds = []
     for step in range(_STEPS):
         start = time.perf_counter()
         rows = order.rows(step % order.steps_per_epoch)
-        training_step(source.read(rows), torch.from_numpy(rows))
+        own = None if labels is None else labels[torch.from_numpy(rows)]
+        training_step(source.read(rows), torch.from_numpy(rows), labels=own)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[1:]) * order.steps_per_epoch

@@ -21,7 +21,7 @@ from bype.networks.dense import draw_dropout
 from bype.objective import ELBOTerms
 from bype.pseudocoreset.settings import OwnSettings
 from bype.randomness import BatchSlice, generator_for
-from bype.run.build import scaling_for
+from bype.run.build import labels_for, scaling_for
 from bype.run.checkpoint import Checkpoint
 from bype.run.config import ConfigError, TrainingConfig
 from bype.run.directory import RunDirectory, RunError
@@ -152,7 +152,11 @@ class Trainer:
         if scaling is not None:
             scaling.fit(linear_batches(self._source, config.seed, most=len(split)))
             scaling.to(self._device)
-        self._step = TrainingStep.build(config, split.shape, self._source, self._group, device, own_rule, scaling)
+        labels = labels_for(config, split)
+        self._step = TrainingStep.build(
+            config, split.shape, self._source, self._group, device, own_rule, scaling, labels
+        )
+        self._split = split
         self._augmentation = Augmentation(config.flips, config.shifts)
         self.model = self._step.model
         self._validation = None
@@ -219,6 +223,7 @@ class Trainer:
                 generator=noise,
                 prior_generator=generator_for(seed, "prior", step) if self.model.prior.needs_training_batch else None,
                 also_sum=(stop, self._timings.to_sum()),
+                labels=torch.from_numpy(self._split.labels(rows)) if self._config.labelled else None,
             )
         except ValueError as error:
             raise RunError(f"training step {step} failed: {error}") from error

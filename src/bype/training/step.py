@@ -60,6 +60,7 @@ class TrainingStep:
         device: torch.device | str = "cpu",
         own_rule: OwnRule | None = None,
         scaling: Scaling | None = None,
+        labels: Tensor | None = None,
     ) -> Self:
         """Build all of it from a config.
 
@@ -79,8 +80,10 @@ class TrainingStep:
             Makes a rule of the user's own, in place of the config's.
         scaling
             Of the columns of a table.
+        labels
+            (N,), the classes of the training examples, if pseudo-points are to have labels.
         """
-        model = build_model(config, shape, train, scaling).to(device)
+        model = build_model(config, shape, train, scaling, labels).to(device)
         optimizer = NormalisedAdam(model.named_parameters(), config.learning_rate, config.normalise_gradients)
         rule = build_rule(config.rule, model) if own_rule is None else own_rule(model).to(device)
         return cls(model, rule, optimizer, group)
@@ -94,6 +97,7 @@ class TrainingStep:
         generator: RowRandomness = None,
         prior_generator: Randomness = None,
         also_sum: Sequence[Tensor] = (),
+        labels: Tensor | None = None,
     ) -> StepOutcome:
         """Take one step on examples (B, *data_shape), the rows ``indices`` of the training set.
 
@@ -101,14 +105,20 @@ class TrainingStep:
 
         Parameters
         ----------
-        x, indices, beta, generator, prior_generator
+        x, indices, beta, generator, prior_generator, labels
             As for :class:`~bype.objective.ELBO`; of the batch, the examples that this process takes, if any.
         also_sum
             Float tensors that are to be summed over all processes on this occasion, in place.
         """
         group, model, rule = self._group, self.model, self.rule
         terms: ELBOTerms = self.objective(
-            x, indices=indices, beta=beta, generator=generator, prior_generator=prior_generator, group=group
+            x,
+            indices=indices,
+            beta=beta,
+            generator=generator,
+            prior_generator=prior_generator,
+            group=group,
+            labels=labels,
         )
         loss = terms.loss
         total = loss.detach().clone()
