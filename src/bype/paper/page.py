@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from bype.data.files import write_atomic
+from bype.data.files import FileError, write_atomic
 from bype.paper.cells import FULL, PROTOCOLS, REDUCED
 from bype.paper.figures import figure
 from bype.paper.items import ITEMS, Item
@@ -45,11 +45,10 @@ def sections(records: Records, pictures: dict[str, str]) -> Iterator[str]:
     yield "| item | what it shows | state |"
     yield "| --- | --- | --- |"
     for item in ITEMS.values():
-        yield f"| [{_title(item)}](#{item.name}) | {item.title} | {state(item, records)} |"
+        title = _title(item)
+        yield f"| [{title}](#{title.lower().replace(' ', '-')}) | {item.title} | {state(item, records)} |"
     for item in ITEMS.values():
-        yield from ("", f"({item.name})=", f"## {_title(item)}: {item.title[0].lower()}{item.title[1:]}", "")
-        if item.note:
-            yield from (item.note, "")
+        yield from ("", f"## {_title(item)}", "", f"{item.title}. {item.note}".strip(), "")
         if item.is_table:
             yield from table(item, records)
             continue
@@ -88,7 +87,7 @@ def write_page(records: Records, page: Path) -> None:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"{page} has no marks between which to print; copy them from docs/results/paper.md")
+        raise FileError(f"{page} has no marks between which to print; copy them from docs/results/paper.md")
     pictures = draw_all(records)
     folder = page.parent / "pictures" / "paper"
     folder.mkdir(parents=True, exist_ok=True)

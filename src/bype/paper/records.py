@@ -70,7 +70,7 @@ class Records:
     """All records in a folder."""
 
     def __init__(self, records: Iterable[Record]) -> None:
-        self._records = sorted(records, key=lambda record: record.cell.seed)
+        self.all = sorted(records, key=lambda record: record.cell.seed)
 
     @classmethod
     def read(cls, folder: Path) -> "Records":
@@ -81,7 +81,7 @@ class Records:
         """Return the records of a cell for all seeds, in their order."""
         return [
             record
-            for record in self._records
+            for record in self.all
             if record.cell.path == cell.path and record.protocol.split(",")[0] == protocol.name
         ]
 
