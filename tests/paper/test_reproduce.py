@@ -83,14 +83,14 @@ def test_cells_follow_the_papers_protocol():
     assert config_of(Cell("mnist", "vae", "ours-5000"), FULL).rule.live_points == 64
     for item in ITEMS.values():
         for cell in item.cells:
-            assert config_of(cell, REDUCED).length == "6 epochs"
+            assert config_of(cell, REDUCED).length == "10 epochs"
 
 
 def test_a_cell_goes_from_a_store_to_the_table_where_it_is_marked_as_reduced(filled):
     content = json.loads((filled / "mnist-vae-ours-500-0-reduced" / "record.json").read_text())
     density = content["results"]["evaluations"][0]["density"]
     assert (density["num_images"], density["num_samples"]) == (75, 250)
-    assert content["epochs"] == 6
+    assert content["epochs"] == 10
     assert str(filled.parent) not in json.dumps(content)
     table = (filled / "table1.md").read_text()
     (row,) = (line for line in table.splitlines() if "| MNIST | VAE | ours, 500 points |" in line)
@@ -225,7 +225,7 @@ def test_the_list_names_every_item_with_its_state(filled, capsys):
     printed = capsys.readouterr().out
     assert [name for name in ITEMS if re.search(rf"^{name} ", printed, re.MULTILINE)] == list(ITEMS)
     assert "5,000 importance samples" in printed
-    assert "6 epochs" in printed
+    assert "10 epochs" in printed
     assert main(["reproduce", "list", "--out", str(filled)]) == 0
     lines = capsys.readouterr().out.splitlines()
     states = {name: lines[k + 1] for k, line in enumerate(lines) for name in ITEMS if line.startswith(f"{name} ")}
@@ -260,7 +260,7 @@ def test_hours_are_counted_by_hand():
     assert hours((ITEMS["table5"],), paces, FULL, 1) == pytest.approx(expected / 3600)
     one = {"mnist/vae/bype": pace}
     classifiers = 11 * 2 * 500 * 0.05  # of 2 epochs each
-    reduced = 6 * 0.01 * (500 + 100 / 3) + 6 * 100 * 0.02 + 1000 * 250 * 1e-5 + classifiers
+    reduced = 10 * 0.01 * (500 + 100 / 3) + 5 * 50 * 5 * 0.02 + 1000 * 250 * 1e-5 + classifiers  # in batches of 500
     assert hours((ITEMS["table7"],), one, REDUCED, 2) == pytest.approx(2 * reduced / 3600)
 
 

@@ -26,6 +26,7 @@ ASSUMED_EPOCHS = 450
 _STEPS = 4
 _IMAGES, _DRAWS = 4, 32
 _HIDDEN = 1024
+_BATCH = 100
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Pace:
     """Seconds that a kind of cell takes."""
 
     step: float
-    """For a step of training."""
+    """For a step of training at full protocol, on 100 examples."""
     update: float
     """For a batch of an update of the pseudocoreset; 0 without updates."""
     draw: float
@@ -65,17 +66,20 @@ class Pace:
 def seconds(cell: Cell, pace: Pace, protocol: Protocol, num_classifiers: int) -> float:
     """Return how long a cell takes.
 
-    Validation after each epoch counts as a third of as many training steps: it has no backward pass.
+    Validation counts as a third of as many training steps: it has no backward pass. The larger batches of the reduced
+    protocol count as so many steps of 100 examples, which is more than they take.
     """
     data, config = _DATA[cell.data], config_of(cell, protocol)
     per_epoch = steps_per_epoch(data.num_train, config.batch_size)
     epochs = min(Span.parse(config.length).in_steps(per_epoch) / per_epoch, ASSUMED_EPOCHS)
-    training = epochs * pace.step * (per_epoch + data.num_validation / config.batch_size / 3)
+    training = epochs * pace.step * (data.num_train + data.num_validation / 3) / _BATCH
     if every := getattr(config.rule, "every", None):
         num_updates = epochs / (Span.parse(every).in_steps(per_epoch) / per_epoch)
-        training += num_updates * (protocol.update_steps or per_epoch) * pace.update
+        training += num_updates * (protocol.update_steps or per_epoch) * pace.update * config.batch_size / _BATCH
     measuring = (protocol.images or data.num_test) * protocol.draws * pace.draw
-    return training + measuring + num_classifiers * protocol.classifier_epochs * per_epoch * pace.classifier
+    return (
+        training + measuring + num_classifiers * protocol.classifier_epochs * data.num_train / _BATCH * pace.classifier
+    )
 
 
 def hours(items: tuple[Item, ...], paces: Mapping[str, Pace], protocol: Protocol, seeds: int) -> float:
