@@ -10,15 +10,18 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from bype.cli import main
+from bype.data.files import FileError
 from bype.paper.cells import FULL, REDUCED, Cell, config_of
 from bype.paper.cost import Pace, cost_lines, hours
 from bype.paper.items import ITEMS
 from bype.paper.records import Records
 from bype.paper.reproduce import cells_of, seconds_per_epoch
+from bype.paper.tables import table
 from bype.run.lock import RunLock
 from small_runs import image_store
 
@@ -92,8 +95,8 @@ def test_a_cell_goes_from_a_store_to_the_table_where_it_is_marked_as_reduced(fil
     assert (density["num_images"], density["num_samples"]) == (75, 250)
     assert content["epochs"] == 10
     assert str(filled.parent) not in json.dumps(content)
-    table = (filled / "table1.md").read_text()
-    (row,) = (line for line in table.splitlines() if "| MNIST | VAE | ours, 500 points |" in line)
+    written = (filled / "table1.md").read_text()
+    (row,) = (line for line in written.splitlines() if "| MNIST | VAE | ours, 500 points |" in line)
     assert f"| {density['negative_log_likelihood']['value']:.3f} (reduced) |" in row
     assert "not yet run" in row  # at full protocol
     pictures = sorted(path.name for path in (filled / "mnist-vae-ours-500-0-reduced").glob("*.png"))
@@ -278,3 +281,27 @@ def test_the_cost_is_measured(capsys):
     printed = capsys.readouterr().out
     assert re.search(r"mnist/vae/gaussian: [0-9.]+ ms for a step", printed)
     assert re.search(r"^table1 +[0-9.]+ h full, +[0-9.]+ h reduced, for 3 trainings", printed, re.MULTILINE)
+
+
+def test_the_table_has_mean_spread_difference_and_the_cap(tmp_path):
+    values = [21.40, 21.46, 21.31]
+    for seed, value in enumerate(values):
+        folder = tmp_path / f"fashion-mnist-vae-gaussian-{seed}"
+        folder.mkdir()
+        density = {"negative_log_likelihood": {"value": value}, "kl": {"z": {"value": 8.0}}}
+        content = {
+            "cell": {"data": "fashion-mnist", "network": "vae", "prior": "gaussian", "seed": seed},
+            "protocol": "full, capped at 600 epochs" if seed == 1 else "full",
+            "epochs": 600.0 if seed == 1 else 400.0,
+            "results": {"evaluations": [{"density": density}]},
+        }
+        (folder / "record.json").write_text(json.dumps(content))
+    lines = table(ITEMS["table1"], Records.read(tmp_path))
+    (row,) = (line for line in lines if line.startswith("| Fashion-MNIST | VAE | Gaussian |"))
+    spread = f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
+    numbers = [word.strip() for word in row.split("|")[4:-1]]
+    difference = f"{np.mean(values) - 21.43:+.3f}"
+    assert numbers == ["21.43 ± 0.10", spread, difference, "0, 1, 2", "400, 600 (capped), 400", "not yet run"]
+    (tmp_path / "fashion-mnist-vae-gaussian-0" / "record.json").write_text('{"cell": {}}')
+    with pytest.raises(FileError, match="not the record of a cell"):
+        Records.read(tmp_path)

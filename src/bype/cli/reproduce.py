@@ -94,7 +94,10 @@ def reproduce_page(words: list[str]) -> int:
 
 def reproduce(words: list[str]) -> int:
     """Train and measure what is missing of a table or figure, and write it."""
-    what = "Train and measure what is missing of a table or figure, and write it. To resume, run the same command."
+    what = (
+        "Train and measure what is missing of a table or figure, and write it. To resume, run the same command.\n\n"
+        "See also: bype reproduce list, bype reproduce cost, bype reproduce page."
+    )
     options = parse(_Reproduce, words, "bype reproduce", what)
     from bype.console import progress_bar
     from bype.paper.cells import FULL, REDUCED

@@ -94,7 +94,8 @@ def _speed() -> Item:
             ]
     note = (
         "The paper's seconds are of a GPU (1080 Ti), ours of one CPU thread of a machine that was busy with other "
-        "work: compare ratios, and those with care. `benchmarks/README.md` has careful timings." + _OWN
+        "work: compare ratios, and those with care. Reduced runs also have larger batches. `benchmarks/README.md` has "
+        "careful timings." + _OWN
     )
     title = "Speed: negative log-likelihood and seconds for an epoch of training"
     return Item("table2", title, ("data", "prior", "what"), tuple(lines), note)
