@@ -3,9 +3,8 @@
 Run from the root of the repository: ``python benchmarks/ablation.py --fashion STORE --mnist STORE --out FOLDER``. The
 plan is in docs/results/ablation.md. It takes hours; interrupted, the same command goes on. Each cell is trained by
 ``bype train`` and measured by ``bype evaluate``; the table is printed from their records, as far as there are any.
-Those that are published are in docs/results/ablation: ``python benchmarks/ablation.py --out docs/results/ablation
---table`` prints them. With ``--pictures FOLDER`` it also draws the pseudo-points of runs with seed 0
-that are there.
+Those that are published are in results/ablation: ``python benchmarks/ablation.py --out results/ablation --table``
+prints them. With ``--pictures FOLDER`` it also draws the pseudo-points of runs with seed 0 that are there.
 """
 
 import argparse
@@ -49,6 +48,11 @@ RULES = {
     "tracking, 50000 points, in turn": ("bype", [*TRACKING_FLAGS, *MANY_FLAGS, "--rule-scored-points", "6250"]),
 }
 SEEDS = {"fashion-mnist": (0, 1, 2), "mnist": (0,)}
+
+
+def folder_name(data: str, rule: str, seed: int) -> str:
+    """Name the folder of a cell."""
+    return f"{data}-{rule.replace(', ', '-').replace(' ', '-').lower()}-{seed}"
 
 
 def fill(run: Path, data: str, store: Path, rule: str, seed: int) -> bool:
@@ -105,7 +109,7 @@ def main() -> int:
     for seed in (0, 1, 2):  # seed by seed, so that an early look compares all rules
         for data, store in stores.items():
             for rule in RULES if seed in SEEDS[data] else ():
-                run = arguments.out / f"{data}-{rule.replace(', ', '-').replace(' ', '-').lower()}-{seed}"
+                run = arguments.out / folder_name(data, rule, seed)
                 if not arguments.table and arguments.cells in run.name and not fill(run, data, store, rule, seed):
                     return 1
                 if evaluations := read_results(run).evaluations:

@@ -23,7 +23,8 @@ LAYERS = [
     {"pseudocoreset"},
     {"run"},
     {"training", "evaluation"},
-    {"report", "paper"},
+    {"report"},
+    {"paper"},
     {"estimator", "cli"},
     {"__main__"},
 ]

@@ -22,6 +22,10 @@ _COMMANDS = {
     ("interpolate",): ("generate", "RUN --out PNG", "show the way from one example to another"),
     ("coreset",): ("generate", "RUN --out DIR", "show the pseudocoreset by weight, and export it"),
     ("embed",): ("embed", "RUN --out DIR", "write the latent means of a whole split"),
+    ("reproduce", "list"): ("reproduce", "", "name the paper's tables and figures, and what was run"),
+    ("reproduce", "cost"): ("reproduce", "", "tell the hours that each of them takes on this machine"),
+    ("reproduce", "page"): ("reproduce", "--out DIR --page MD", "print all of them from the records"),
+    ("reproduce",): ("reproduce", "ITEM --stores DIR --out DIR", "make a table or figure of the paper"),
     ("report",): ("report", "RUN [RUN ...] --out HTML", "show runs side by side on one page"),
 }
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from bype.cli.options import MaybeName, MaybePath, RunFolder, UsageError, parse, quiet
+from bype.cli.options import MaybeName, MaybePath, RunFolder, UsageError, parse, quiet, shard_of
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def embed(words: list[str]) -> int:
     from bype.evaluation.evaluate import default_split
     from bype.run.opened import TrainedRun
 
-    shard = place_among_processes() if options.shard is None else _shard(options.shard)
+    shard = place_among_processes() if options.shard is None else shard_of(options.shard)
     if options.samples < 0:
         raise UsageError("--samples must not be negative")
     run = TrainedRun.open(options.run, options.data, device_named(options.device))
@@ -51,10 +51,3 @@ def embed(words: list[str]) -> int:
     else:
         print(f"shard {shard[0]}/{shard[1]} is done; {found.num_done} of {parts} are in {options.out} so far")
     return 0
-
-
-def _shard(text: str) -> tuple[int, int]:
-    number, _, count = text.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
-        raise UsageError(f"--shard must be I/N with I from 0 to N - 1, such as 2/8, not {text!r}")
-    return int(number), int(count)

@@ -29,3 +29,11 @@ class UsageError(ValueError):
 def parse(options: type[Options], words: list[str], prog: str, description: str) -> Options:
     """Read the words of a command line into a dataclass."""
     return tyro.cli(options, args=words, prog=prog, description=description, config=(tyro.conf.FlagCreatePairsOff,))
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """Read which part of the work this worker does."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise UsageError(f"--shard must be I/N with I from 0 to N - 1, such as 2/8, not {text!r}")
+    return int(number), int(count)

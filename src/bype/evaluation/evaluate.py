@@ -50,6 +50,7 @@ def evaluate(
     *,
     data: Path | None = None,
     density: DensityOptions | None = DensityOptions(),  # noqa: B008 - frozen
+    max_examples: int | None = None,
     with_map: bool = True,
     with_baseline: bool = False,
     stage: Stage = silent,
@@ -68,6 +69,8 @@ def evaluate(
     density
         How to measure the likelihood: as the paper does, if not said otherwise, which takes minutes. ``None`` leaves it
         out, and keeps the result of an earlier evaluation.
+    max_examples
+        How many examples of the split to encode for all other measurements, evenly spread; if ``None``, 100,000.
     with_map
         Whether to lay out latent means by t-SNE.
     with_baseline
@@ -88,7 +91,7 @@ def evaluate(
         with stage("estimating the likelihood") as report:
             measured = _measure(run, store, split_name, density, group, report)
     with stage("encoding"):
-        rows = spread_rows(len(split), _MAX_REFERENCES)
+        rows = spread_rows(len(split), max_examples or _MAX_REFERENCES)
         queries = _encode(run, split, rows)
         references, own, labels = _references(run, store, split_name, rows, queries)
     with stage("comparing with the aggregate posterior"):

@@ -1,0 +1,140 @@
+"""Reproducing the paper's tables and figures."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from bype.cli.options import MaybePath, UsageError, parse, quiet, shard_of
+
+
+@dataclass(frozen=True)
+class _Reproduce:
+    item: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ITEM")]
+    """Make this table or figure, such as table1 or figure4 (bype reproduce list names them), or all"""
+    stores: Path
+    """Read the data from this folder of stores: mnist, fashion-mnist, cifar10, celeba, as far as they are there"""
+    out: Path
+    """Keep records, pictures and the table in this folder; what is there already is not computed again"""
+    only: Annotated[str, quiet("NAME")] = ""
+    """Fill only cells with these words in their name, such as fashion-mnist/vae or bype"""
+    seeds: int = 3
+    """Train each cell with this many seeds; the paper takes 3"""
+    shard: Annotated[str | None, quiet("I/N")] = None
+    """Do the part of worker I of N, counted from 0, such as 2/8"""
+    reduced: bool = False
+    """Take the reduced protocol, minutes for a cell instead of hours; its numbers are marked as reduced"""
+
+
+@dataclass(frozen=True)
+class _List:
+    out: MaybePath = None
+    """Tell what the records in this folder have; results/paper if left out"""
+
+
+@dataclass(frozen=True)
+class _Cost:
+    only: Annotated[str, quiet("NAME")] = ""
+    """Measure only cells with these words in their name, such as fashion-mnist/vae or bype"""
+    seeds: int = 3
+    """Count this many seeds"""
+
+
+@dataclass(frozen=True)
+class _Page:
+    out: Path
+    """Read the records in this folder"""
+    page: Path
+    """Print into this Markdown file, between its marks; figures go to pictures/paper beside it"""
+
+
+def reproduce_list(words: list[str]) -> int:
+    """List the tables and figures."""
+    options = parse(_List, words, "bype reproduce list", "List every table and figure of the paper, and what was run.")
+    from bype.paper.page import overview
+    from bype.paper.records import Records
+
+    for line in overview(Records.read(options.out or Path("results/paper"))):
+        print(line)
+    return 0
+
+
+def reproduce_cost(words: list[str]) -> int:
+    """Tell how long every table and figure takes on this machine."""
+    what = "Measure a few steps of every kind of cell, and tell the hours that each table and figure takes here."
+    options = parse(_Cost, words, "bype reproduce cost", what)
+    from tempfile import TemporaryDirectory
+
+    from bype.paper.cost import cost_lines, measure
+    from bype.paper.items import ITEMS
+    from bype.paper.reproduce import cells_of
+
+    cells = [cell for cell, _ in cells_of(tuple(ITEMS.values()), 1, options.only)]
+    _require_some(cells, options.only)
+    if options.seeds < 1:
+        raise UsageError("take at least one seed")
+    with TemporaryDirectory() as folder:
+        paces = measure(cells, Path(folder), print)
+    for line in cost_lines(paces, options.seeds):
+        print(line)
+    return 0
+
+
+def reproduce_page(words: list[str]) -> int:
+    """Print the page of all tables and figures."""
+    options = parse(_Page, words, "bype reproduce page", "Print all tables and figures from the records into a page.")
+    from bype.paper.page import write_page
+    from bype.paper.records import Records
+
+    write_page(Records.read(options.out), options.page)
+    print(f"written to {options.page}")
+    return 0
+
+
+def reproduce(words: list[str]) -> int:
+    """Train and measure what is missing of a table or figure, and write it."""
+    what = (
+        "Train and measure what is missing of a table or figure, and write it. To resume, run the same command.\n\n"
+        "See also: bype reproduce list, bype reproduce cost, bype reproduce page."
+    )
+    options = parse(_Reproduce, words, "bype reproduce", what)
+    from bype.console import progress_bar
+    from bype.paper.cells import FULL, REDUCED
+    from bype.paper.items import ITEMS
+    from bype.paper.output import write_item
+    from bype.paper.records import Records
+    from bype.paper.reproduce import StoppedError, cells_of, fill_cells
+    from bype.training.display import display_here
+
+    if options.item != "all" and options.item not in ITEMS:
+        raise UsageError(f"the paper has no {options.item!r}; see the list with: bype reproduce list")
+    if options.seeds < 1:
+        raise UsageError("take at least one seed")
+    if not options.stores.is_dir():
+        raise UsageError(f"there is no folder {options.stores}; make the stores in it with: bype data prepare")
+    items = tuple(ITEMS.values()) if options.item == "all" else (ITEMS[options.item],)
+    shard = (0, 1) if options.shard is None else shard_of(options.shard)
+    _require_some(cells_of(items, options.seeds, options.only), options.only)
+    work = cells_of(items, options.seeds, options.only, shard)
+    protocol = REDUCED if options.reduced else FULL
+    options.out.mkdir(parents=True, exist_ok=True)
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    try:
+        fill_cells(work, protocol, options.stores, options.out, say, display_here, progress_bar)
+    except StoppedError as error:
+        print(error)
+        return 128 + error.signal
+    records = Records.read(options.out)
+    for item in items:
+        for line in write_item(item, records, options.out):
+            print(line)
+    return 0
+
+
+def _require_some(cells: object, only: str) -> None:
+    if not cells:
+        raise UsageError(f"no cell has {only!r} in its name; names are like fashion-mnist/vae/bype")

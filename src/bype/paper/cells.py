@@ -1,0 +1,147 @@
+"""Cells: one training each, of which the paper's tables and figures consist. This file does not load torch."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from bype.paper.recipes import recipe_named
+from bype.pseudocoreset.settings import TrackingSettings
+from bype.run.config import TrainingConfig
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model of the paper on one data set, for one seed.
+
+    Examples
+    --------
+    >>> Cell("mnist", "vae", "bype", seed=1).name
+    'mnist-vae-bype-1'
+    """
+
+    data: str
+    network: str
+    prior: str
+    """A name of :data:`PRIORS`."""
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name the folder of the cell's record."""
+        return f"{self.data}-{self.network}-{self.prior}-{self.seed}"
+
+    @property
+    def path(self) -> str:
+        """Name the cell as a user chooses it."""
+        return f"{self.data}/{self.network}/{self.prior}"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How long to train, and how well to measure."""
+
+    name: str
+    changes: dict[str, Any]
+    """Of the config."""
+    intervals: dict[int, str]
+    """How often PSVI updates where the paper has k epochs."""
+    update_steps: int | None
+    """Batches of an update of PSVI; a pass over the training examples if None."""
+    draws: int
+    images: int | None
+    """Test images to measure on; all if None."""
+    classifier_epochs: int
+    text: str
+    suffix: str = ""
+    """Of the folder of a record."""
+
+
+FULL = Protocol(
+    "full",
+    {"length": "600 epochs"},
+    {1: "1 epoch", 10: "10 epochs", 50: "50 epochs", 100: "100 epochs"},
+    update_steps=None,
+    draws=5000,
+    images=None,
+    classifier_epochs=100,
+    text="KL warm-up over 100 epochs, patience of 50 epochs, stopped after 600 epochs at the latest; 5,000 importance "
+    "samples on all test images, networks in bfloat16; classifiers of 100 epochs",
+)
+REDUCED = Protocol(
+    "reduced",
+    # Without normalised gradients: with them, the first ten epochs hardly get anywhere.
+    {
+        "batch_size": 500,
+        "length": "10 epochs",
+        "warm_up": "5 epochs",
+        "patience": "0 epochs",
+        "learning_rate": 2e-3,
+        "normalise_gradients": False,
+    },
+    {1: "1 epoch", 10: "2 epochs", 50: "4 epochs", 100: "8 epochs"},
+    update_steps=50,
+    draws=250,
+    images=1000,
+    classifier_epochs=2,
+    text="10 epochs in batches of 500, KL warm-up over 5, plain Adam with learning rate 0.002; "
+    "PSVI for 50 batches every 2 epochs (for k = 1, 50, 100: every epoch, 4 and 8 epochs); "
+    "everything is measured on 1,000 test images, with 250 importance samples and networks in bfloat16; "
+    "classifiers of 2 epochs",
+    suffix="-reduced",
+)
+PROTOCOLS = (FULL, REDUCED)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A prior of the tables: a recipe, and what changes in it."""
+
+    recipe: str
+    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    interval: int | None = None
+    """The paper's k, the number of epochs between updates; None for a prior without updates."""
+
+
+PRIORS = {
+    **{prior: Kind(f"paper/{{}}/{prior}") for prior in ("gaussian", "vamp", "exemplar")},
+    "bype": Kind("paper/{}/bype", interval=10),
+    "ours": Kind("{}/bype"),
+    "ours-500": Kind("{}/bype"),
+    "ours-5000": Kind("{}/bype", {"components": 5000, "rule": TrackingSettings(live_points=64)}),
+    "exemplar-25000": Kind("paper/{}/exemplar", {"components": 25_000, "neighbours": 10}),
+    **{f"bype-k{k}": Kind("paper/{}/bype", interval=k) for k in (1, 50, 100)},
+    **{f"bype-{size}": Kind("paper/{}/bype", {"components": size}, interval=10) for size in (100, 2000)},
+    **{f"exemplar-{size}": Kind("paper/{}/exemplar", {"components": size}) for size in (100, 2000)},
+    **{f"ours-{size}": Kind("{}/bype", {"components": size}) for size in (100, 2000)},
+}
+"""``ours`` is for CelebA and has 240 points, as the paper's has."""
+
+LABELS = {
+    "gaussian": "Gaussian",
+    "vamp": "VampPrior",
+    "exemplar": "Exemplar",
+    "bype": "ByPE, as published",
+    "ours": "ours",
+    "ours-500": "ours, 500 points",
+    "ours-5000": "ours, 5,000 points",
+    "exemplar-25000": "Exemplar, 25,000, cached",
+}
+DATA_LABELS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "celeba": "CelebA"}
+NETWORK_LABELS = {"vae": "VAE", "hvae": "HVAE", "convhvae": "ConvHVAE", "residual": "residual"}
+
+
+def config_of(cell: Cell, protocol: Protocol) -> TrainingConfig:
+    """Return the configuration that trains a cell.
+
+    Examples
+    --------
+    >>> config_of(Cell("mnist", "vae", "bype-k50"), FULL).rule.every
+    '50 epochs'
+    """
+    kind = PRIORS[cell.prior]
+    config = recipe_named(kind.recipe.format(f"{cell.data}/{cell.network}")).config
+    changes = kind.changes | protocol.changes
+    if kind.interval is not None and config.rule is not None:
+        often: Any = {"every": protocol.intervals[kind.interval], "steps": protocol.update_steps}
+        changes |= {"rule": dataclasses.replace(config.rule, **often)}
+    return dataclasses.replace(config, seed=cell.seed, **changes)

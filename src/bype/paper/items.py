@@ -1,0 +1,239 @@
+"""Every table and figure of the paper: which cells it consists of, and what is taken from each."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bype.paper import published
+from bype.paper.cells import DATA_LABELS, LABELS, NETWORK_LABELS, Cell
+from bype.paper.published import Number
+
+Measure = Literal["nll", "kl", "seconds", "error", "knn", "map", "curve", "plates", "sample", "interpolate"]
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A classifier trained with generated examples."""
+
+    way: Literal["posterior", "prior"]
+    real_share: float = 0.4
+
+
+@dataclass(frozen=True)
+class Line:
+    """A number of a table, or a part of a figure."""
+
+    labels: tuple[str, ...]
+    cell: Cell
+    """With seed 0; there is one for each seed."""
+    measure: Measure
+    published: Number | None = None
+    classifier: Classifier | None = None
+    """What the measure ``error`` is of."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or a figure."""
+
+    name: str
+    title: str
+    heads: tuple[str, ...]
+    """What the labels of the lines are."""
+    lines: tuple[Line, ...]
+    note: str = ""
+
+    @property
+    def is_table(self) -> bool:
+        """Whether this is a table."""
+        return self.name.startswith("table")
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells, with seed 0."""
+        return tuple(dict.fromkeys(line.cell for line in self.lines))
+
+
+_IMAGES = ("mnist", "fashion-mnist", "cifar10")
+_PRIORS = ("gaussian", "vamp", "exemplar", "bype")
+_OURS = ("ours-500", "ours-5000")
+_SIZES = {100: "-100", 500: "", 2000: "-2000"}
+_OWN = " Rows without a number of the paper are not in the paper."
+
+
+def _labels(cell: Cell) -> tuple[str, ...]:
+    return DATA_LABELS[cell.data], NETWORK_LABELS[cell.network], LABELS[cell.prior]
+
+
+def _part(data: str, network: str, prior: str, measure: Measure) -> Line:
+    cell = Cell(data, network, prior)
+    return Line(_labels(cell), cell, measure)
+
+
+def _density() -> Item:
+    lines = [
+        Line(_labels(cell), cell, "nll", published.DENSITY.get((data, network, prior)))
+        for data in _IMAGES
+        for network in ("vae", "hvae", "convhvae")
+        for prior in (*_PRIORS, *_OURS)
+        for cell in (Cell(data, network, prior),)
+    ]
+    title = "Density estimation: negative log-likelihood by data set, network and prior"
+    return Item("table1", title, ("data", "network", "prior"), tuple(lines), "Nats on the paper's scale." + _OWN)
+
+
+def _speed() -> Item:
+    lines = []
+    for data in _IMAGES:
+        for prior in ("bype", "vamp", "exemplar-25000", "ours-500"):
+            cell = Cell(data, "vae", prior)
+            printed = published.SPEED.get((data, prior))
+            likelihood, seconds = (None, None) if printed is None else map(Number, printed)
+            lines += [
+                Line((DATA_LABELS[data], LABELS[prior], "negative log-likelihood"), cell, "nll", likelihood),
+                Line((DATA_LABELS[data], LABELS[prior], "seconds for an epoch"), cell, "seconds", seconds),
+            ]
+    note = (
+        "The paper's seconds are of a GPU (1080 Ti), ours of one CPU thread of a machine that was busy with other "
+        "work: compare ratios, and those with care. Reduced runs also have larger batches. `benchmarks/README.md` has "
+        "careful timings." + _OWN
+    )
+    title = "Speed: negative log-likelihood and seconds for an epoch of training"
+    return Item("table2", title, ("data", "prior", "what"), tuple(lines), note)
+
+
+def _augmentation(name: str, datas: tuple[str, ...]) -> Item:
+    pairs = [(prior, "posterior") for prior in _PRIORS] + [("exemplar", "prior"), ("bype", "prior")]
+    lines = []
+    for data in datas:
+        for prior, way in (*pairs, ("ours-500", "posterior"), ("ours-500", "prior")):
+            cell, number = Cell(data, "vae", prior), published.AUGMENTATION.get((data, prior, way))
+            classifier = Classifier("prior" if way == "prior" else "posterior")
+            lines.append(Line((DATA_LABELS[data], LABELS[prior], way), cell, "error", number, classifier))
+    where = " and ".join(DATA_LABELS[data] for data in datas)
+    title = f"Augmentation: test error of a classifier on {where}"
+    note = "Percent, at λ = 0.4, one classifier for each trained model." + _OWN
+    return Item(name, title, ("data", "prior", "latents from the"), tuple(lines), note)
+
+
+def _celeba() -> Item:
+    cells = [Cell("celeba", "residual", prior) for prior in (*_PRIORS, "ours")]
+    lines = tuple(Line(_labels(cell)[2:], cell, "nll", published.CELEBA.get(cell.prior)) for cell in cells)
+    title = "Density estimation on CelebA: negative log-likelihood with the residual network"
+    note = "It needs a store `celeba` of 30,000 faces of 64 × 64, as the paper has them; see the guide." + _OWN
+    return Item("table4", title, ("prior",), lines, note)
+
+
+def _interval() -> Item:
+    cells = {k: Cell("mnist", "vae", "bype" if k == 10 else f"bype-k{k}") for k in published.INTERVAL}
+    lines = tuple(Line((str(k),), cell, "nll", published.INTERVAL[k]) for k, cell in cells.items())
+    return Item(
+        "table5", "Sensitivity to k, the epochs between updates: negative log-likelihood on MNIST", ("k",), lines
+    )
+
+
+def _lambda() -> Item:
+    cell = Cell("mnist", "vae", "bype")
+    lines = tuple(
+        Line((f"{share:g}",), cell, "error", number, Classifier("prior", share))
+        for share, number in published.LAMBDA.items()
+    )
+    title = "Augmentation: test error on MNIST by λ, the weight of real examples"
+    return Item("table7", title, ("λ",), lines, "Percent; latents from the prior's component around the example.")
+
+
+def _kl() -> Item:
+    lines = [
+        Line(_labels(cell), cell, "kl", published.KL.get((data, network, prior)))
+        for data in _IMAGES
+        for network in ("vae", "hvae", "convhvae")
+        for prior in ("vamp", "bype", "ours-500")
+        for cell in (Cell(data, network, prior),)
+    ]
+    note = "Nats, summed over the levels of latents, mean over the scored test images." + _OWN
+    return Item(
+        "table8", "The KL term by data set, network and prior", ("data", "network", "prior"), tuple(lines), note
+    )
+
+
+def _figure(name: str, title: str, *lines: Line, note: str = "") -> Item:
+    return Item(name, title, ("data", "network", "prior"), lines, note)
+
+
+def _plates(name: str, title: str) -> Item:
+    note = "Each line of a picture is generated from one pseudo-point, those of the greatest weight."
+    lines = [_part(data, "vae", prior, "plates") for data in _IMAGES[:2] for prior in ("bype", "ours-500")]
+    return _figure(name, title, *lines, _part("celeba", "residual", "bype", "plates"), note=note)
+
+
+def _interpolations(name: str, title: str, other: str) -> Item:
+    note = f"{DATA_LABELS[other]} is not in the paper; it stands here because its data are easier to get."
+    own = _part("celeba", "residual", "bype", "interpolate")
+    return _figure(name, title, own, _part(other, "vae", "bype", "interpolate"), note=note)
+
+
+def _sizes() -> Item:
+    lines = [
+        Line((label, str(size)), Cell("mnist", "vae", f"{kind}{suffix}"), "nll")
+        for kind, label in {"exemplar": "Exemplar", "bype": "ByPE, as published", "ours": "ours"}.items()
+        for size, suffix in _SIZES.items()
+        for suffix in ("-500" if kind == "ours" and size == 500 else suffix,)
+    ]
+    note = "On MNIST. The paper does not print which sizes it took, nor which data."
+    title = "Negative log-likelihood by the number of components"
+    return Item("figure5", title, ("prior", "components"), tuple(lines), note)
+
+
+def _knn(name: str, datas: tuple[str, ...]) -> Item:
+    title = f"Accuracy of the K nearest neighbours on {' and '.join(DATA_LABELS[data] for data in datas)}"
+    note = "Percent of the test images; neighbours are training and validation images, by their latent means."
+    return _figure(name, title, *(_part(d, "vae", p, "knn") for d in datas for p in (*_PRIORS, "ours-500")), note=note)
+
+
+_MAP_NOTE = "A t-SNE map of the latent means of 2,000 test images; a colour is a class."
+
+ITEMS = {
+    item.name: item
+    for item in (
+        _density(),
+        _speed(),
+        _augmentation("table3", ("mnist",)),
+        _celeba(),
+        _interval(),
+        _augmentation("table6", ("fashion-mnist", "cifar10")),
+        _lambda(),
+        _kl(),
+        _plates("figure1", "Samples from single pseudo-points"),
+        _interpolations("figure2", "Interpolations", "fashion-mnist"),
+        _figure(
+            "figure3",
+            "Maps of latent means on MNIST",
+            *(_part("mnist", "vae", prior, "map") for prior in ("bype", "gaussian")),
+            note=_MAP_NOTE,
+        ),
+        _knn("figure4", ("mnist", "fashion-mnist")),
+        _sizes(),
+        _figure(
+            "figure6",
+            "More maps of latent means",
+            *(_part("mnist", "vae", prior, "map") for prior in ("vamp", "exemplar", "ours-500")),
+            *(_part("fashion-mnist", "vae", p, "map") for p in ("bype", "vamp", "exemplar", "gaussian", "ours-500")),
+            note=_MAP_NOTE,
+        ),
+        _figure(
+            "figure7",
+            "Random samples",
+            *(_part(data, "vae", prior, "sample") for data in _IMAGES[:2] for prior in ("bype", "ours-500")),
+            _part("celeba", "residual", "bype", "sample"),
+        ),
+        _plates("figure8", "More samples from single pseudo-points"),
+        _knn("figure9", ("cifar10",)),
+        _interpolations("figure10", "More interpolations", "mnist"),
+        _figure(
+            "figure11",
+            "Loss curve on the validation images of MNIST",
+            *(_part("mnist", "vae", prior, "curve") for prior in ("bype", "ours-500")),
+            note="Minus the ELBO in nats, on the paper's scale, after each epoch.",
+        ),
+    )
+}
+"""All tables and figures by name."""

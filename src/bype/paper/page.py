@@ -1,0 +1,99 @@
+"""The page of all tables and figures, printed from records."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bype.data.files import FileError, write_atomic
+from bype.paper.cells import FULL, PROTOCOLS, REDUCED
+from bype.paper.figures import figure
+from bype.paper.items import ITEMS, Item
+from bype.paper.records import Records
+from bype.paper.tables import table
+
+BEGIN, END = "<!-- printed by: bype reproduce page -->", "<!-- the end of what is printed -->"
+
+
+def state(item: Item, records: Records) -> str:
+    """Say how much of an item was run, and at which protocol."""
+    counts = {protocol.name: records.count(item, protocol) for protocol in PROTOCOLS}
+    what = "numbers" if item.is_table else "parts"
+    told = [f"{name}: {count} of {len(item.lines)} {what}" for name, count in counts.items() if count]
+    return "; ".join(told) or "not yet run"
+
+
+def overview(records: Records) -> Iterator[str]:
+    """Name every table and figure, and what was run of it."""
+    width = max(map(len, ITEMS))
+    for item in ITEMS.values():
+        yield f"{item.name:<{width}}  {item.title}"
+        yield f"{'':<{width}}    {len(item.cells)} cells; {state(item, records)}"
+    yield ""
+    for protocol in (FULL, REDUCED):
+        yield f"{protocol.name}: {protocol.text}"
+
+
+def sections(records: Records, pictures: dict[str, str]) -> Iterator[str]:
+    """Return the lines of the page: a section for each item.
+
+    Parameters
+    ----------
+    records
+        What was run.
+    pictures
+        The addresses of the figures that were drawn, by their names.
+    """
+    yield "| item | what it shows | state |"
+    yield "| --- | --- | --- |"
+    for item in ITEMS.values():
+        title = _title(item)
+        yield f"| [{title}](#{title.lower().replace(' ', '-')}) | {item.title} | {state(item, records)} |"
+    for item in ITEMS.values():
+        yield from ("", f"## {_title(item)}", "", f"{item.title}. {item.note}".strip(), "")
+        if item.is_table:
+            yield from table(item, records)
+            continue
+        shown = [protocol for protocol in PROTOCOLS if f"{item.name}{protocol.suffix}" in pictures]
+        for protocol in shown:
+            name = f"{item.name}{protocol.suffix}"
+            yield f"![{item.title}, {protocol.name} protocol]({pictures[name]})"
+            yield ""
+        yield f"State: {state(item, records)}."
+
+
+def _title(item: Item) -> str:
+    kind, number = ("Table", item.name[5:]) if item.is_table else ("Figure", item.name[6:])
+    return f"{kind} {number}"
+
+
+def draw_all(records: Records) -> dict[str, bytes]:
+    """Draw every figure of which something was run; return the files by name."""
+    drawn = {}
+    for item in ITEMS.values():
+        for protocol in PROTOCOLS:
+            if not item.is_table and (made := figure(item, records, protocol)):
+                drawn[f"{item.name}{protocol.suffix}.{made[0]}"] = made[1]
+    return drawn
+
+
+def printed(records: Records, pictures: dict[str, bytes]) -> str:
+    """Return what stands between the marks of the page."""
+    addresses = {name.split(".")[0]: f"pictures/paper/{name}" for name in pictures}
+    return "\n".join((BEGIN, "", *sections(records, addresses), "", END))
+
+
+def write_page(records: Records, page: Path) -> None:
+    """Print the tables and figures into a page, between two marks; figures go to ``pictures/paper`` beside it."""
+    text = page.read_text()
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise FileError(f"{page} has no marks between which to print; copy them from docs/results/paper.md")
+    pictures = draw_all(records)
+    folder = page.parent / "pictures" / "paper"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in pictures.items():
+        write_atomic(folder / name, content)
+    for old in folder.iterdir():
+        if old.name not in pictures:
+            old.unlink()
+    write_atomic(page, f"{before}{printed(records, pictures)}{after}".encode())

@@ -1,0 +1,307 @@
+"""Every table and figure of the paper by a command."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bype.cli import main
+from bype.data.files import FileError
+from bype.paper.cells import FULL, REDUCED, Cell, config_of
+from bype.paper.cost import Pace, cost_lines, hours
+from bype.paper.items import ITEMS
+from bype.paper.records import Records
+from bype.paper.reproduce import cells_of, seconds_per_epoch
+from bype.paper.tables import table
+from bype.run.lock import RunLock
+from small_runs import image_store
+
+OLD_RECORDS = Path(__file__).parents[2] / "results" / "paper"
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("stores")
+    image_store(folder, count=735).rename(folder / "mnist")  # 600 to train on: more than the 500 components
+    shutil.copytree(folder / "mnist", folder / "fashion-mnist")
+    return folder
+
+
+def command(stores: Path, out: Path, *words: str) -> list[str]:
+    return ["reproduce", *words, "--seeds", "1", "--reduced", "--stores", str(stores), "--out", str(out)]
+
+
+@pytest.fixture(scope="module")
+def filled(stores, tmp_path_factory) -> Path:
+    """A cell that was filled through the command."""
+    out = tmp_path_factory.mktemp("filled") / "out"
+    assert main(command(stores, out, "table1", "--only", "mnist/vae/ours-500")) == 0
+    return out
+
+
+def test_the_items_are_the_papers_eight_tables_and_eleven_figures():
+    expected = [f"table{k}" for k in range(1, 9)] + [f"figure{k}" for k in range(1, 12)]
+    assert list(ITEMS) == expected
+    assert all(item.lines and item.title for item in ITEMS.values())
+
+
+def test_the_published_numbers_are_those_of_the_paper():
+    """Read off the paper's tables a second time, by data set or row."""
+    printed = {
+        name: [line.published.value for line in ITEMS[name].lines if line.published is not None] for name in ITEMS
+    }
+    mnist = [24.41, 23.65, 23.83, 23.61, 23.82, 23.54, 23.58, 23.48, 23.16, 22.94, 22.92, 22.84]
+    fashion = [21.43, 20.87, 21.00, 20.85, 21.04, 20.83, 20.95, 20.82, 20.76, 20.59, 20.62, 20.58]
+    cifar = [72.21, 71.97, 72.55, 71.91, 71.63, 71.54, 71.77, 71.38, 70.83, 70.61, 70.83, 70.55]
+    assert printed["table1"] == mnist + fashion + cifar
+    speed = [23.61, 13.19, 23.65, 13.03, 23.61, 35.45, 20.85, 12.05, 20.87, 12.09, 20.81, 37.23]
+    assert printed["table2"] == [*speed, 71.91, 17.30, 71.97, 14.89, 72.00, 66.85]
+    assert printed["table3"] == [1.23, 1.20, 1.16, 1.10, 1.10, 0.88]
+    assert printed["table4"] == [183.16, 183.61, 185.03, 182.11]
+    assert printed["table5"] == [23.60, 23.61, 23.62, 23.70]
+    assert printed["table6"] == [9.98, 10.03, 9.46, 9.75, 9.58, 9.56, 50.07, 50.74, 49.59, 49.00, 47.20, 46.60]
+    assert printed["table7"] == [1.42, 1.16, 0.93, 0.96, 0.88, 0.83, 0.90, 0.94, 0.98, 1.06, 1.31]
+    kl_mnist, kl_fashion = [12.08, 11.93, 12.20, 12.18, 12.66, 12.50], [8.05, 8.03, 8.15, 8.10, 8.54, 8.49]
+    assert printed["table8"] == [*kl_mnist, *kl_fashion, 21.80, 21.55, 22.34, 22.16, 24.42, 24.15]
+    errors = {line.labels: line.published.error for line in ITEMS["table1"].lines if line.published}
+    assert errors["Fashion-MNIST", "VAE", "Gaussian"] == 0.10
+    assert errors["CIFAR-10", "ConvHVAE", "Exemplar"] == 0.19
+    assert not any(printed[name] for name in ITEMS if name.startswith("figure"))
+
+
+def test_cells_follow_the_papers_protocol():
+    config = config_of(Cell("mnist", "hvae", "bype", seed=2), FULL)
+    assert (config.warm_up, config.patience, config.seed) == ("100 epochs", "50 epochs", 2)
+    assert (config.rule.every, config.rule.steps, config.rule.draws) == ("10 epochs", None, 500)
+    assert config_of(Cell("mnist", "vae", "exemplar-25000"), FULL).neighbours == 10
+    assert config_of(Cell("mnist", "vae", "ours-5000"), FULL).rule.live_points == 64
+    for item in ITEMS.values():
+        for cell in item.cells:
+            assert config_of(cell, REDUCED).length == "10 epochs"
+
+
+def test_a_cell_goes_from_a_store_to_the_table_where_it_is_marked_as_reduced(filled):
+    content = json.loads((filled / "mnist-vae-ours-500-0-reduced" / "record.json").read_text())
+    density = content["results"]["evaluations"][0]["density"]
+    assert (density["num_images"], density["num_samples"]) == (75, 250)
+    assert content["epochs"] == 10
+    assert str(filled.parent) not in json.dumps(content)
+    written = (filled / "table1.md").read_text()
+    (row,) = (line for line in written.splitlines() if "| MNIST | VAE | ours, 500 points |" in line)
+    assert f"| {density['negative_log_likelihood']['value']:.3f} (reduced) |" in row
+    assert "not yet run" in row  # at full protocol
+    pictures = sorted(path.name for path in (filled / "mnist-vae-ours-500-0-reduced").glob("*.png"))
+    assert pictures == ["interpolate.png", "plates.png", "reconstruct.png", "sample.png"]
+
+
+def test_a_second_time_nothing_is_trained(filled, stores, capsys):
+    record = filled / "mnist-vae-ours-500-0-reduced" / "record.json"
+    before, run = record.stat().st_mtime_ns, filled / "runs" / "mnist-vae-ours-500-0-reduced" / "run"
+    hidden = run.rename(run.with_name("hidden"))  # a run directory is not needed any more
+    assert main(command(stores, filled, "table1", "--only", "mnist/vae/ours-500")) == 0
+    assert "mnist/vae/ours-500, seed 0, reduced: done before" in capsys.readouterr().out
+    assert record.stat().st_mtime_ns == before
+    assert not run.exists()
+    hidden.rename(run)
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    with Image.open(path) as picture:
+        return picture.size
+
+
+def test_figures_are_drawn_from_records(filled, stores, capsys):
+    for name, ending in (("figure7", "png"), ("figure8", "png"), ("figure4", "svg"), ("figure11", "svg")):
+        assert main(command(stores, filled, name, "--only", "mnist/vae/ours-500")) == 0
+        path = filled / f"{name}-reduced.{ending}"
+        assert f"reduced: written to {path}" in capsys.readouterr().out
+        if ending == "png":
+            assert size_of(path)[0] > 100
+        else:
+            assert "MNIST, VAE, reduced" in path.read_text()
+    every = size_of(filled / "figure8-reduced.png")
+    assert main(command(stores, filled, "figure1", "--only", "mnist/vae/ours-500")) == 0
+    shown = size_of(filled / "figure1-reduced.png")
+    assert shown[0] == every[0]
+    assert shown[1] < every[1] / 2 + 20  # 6 of its 14 lines, and the title
+
+
+def test_classifiers_are_added_to_a_record(filled, stores, tmp_path, capsys):
+    out = Path(shutil.copytree(filled, tmp_path / "out"))
+    assert main(command(stores, out, "table3", "--only", "ours-500")) == 0
+    content = json.loads((out / "mnist-vae-ours-500-0-reduced" / "record.json").read_text())
+    found = {(entry["way"], entry["real_share"]): entry for entry in content["results"]["augmentation"]}
+    assert set(found) == {("posterior", 0.4), ("prior", 0.4)}
+    assert found["prior", 0.4]["epochs"] == REDUCED.classifier_epochs
+    assert f"{found['prior', 0.4]['test_errors'][0]:.3f} (reduced)" in capsys.readouterr().out
+
+
+def test_a_cell_that_another_process_holds_is_left_alone(stores, tmp_path, capsys):
+    place = tmp_path / "out" / "runs" / "mnist-vae-gaussian-0-reduced"
+    place.mkdir(parents=True)
+    lock = RunLock(place)
+    lock.acquire()
+    assert main(command(stores, tmp_path / "out", "table1", "--only", "mnist/vae/gaussian")) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"mnist/vae/gaussian, seed 0, reduced: left alone, process \d+ on .* is at it", printed)
+    assert not list((tmp_path / "out").glob("*/record.json"))
+    lock.release()
+
+
+def test_interrupted_and_resumed(stores, filled, tmp_path):
+    out = tmp_path / "out"
+    words = command(stores, out, "table1", "--only", "mnist/vae/ours-500")
+    run = out / "runs" / "mnist-vae-ours-500-0-reduced" / "run"
+    child = subprocess.Popen([sys.executable, "-m", "bype", *words], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(run.glob("checkpoints/*/manifest.json")):
+        assert child.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    assert not list(out.glob("*/record.json"))
+    assert main(words) == 0
+    contents = [
+        json.loads((folder / "mnist-vae-ours-500-0-reduced" / "record.json").read_text()) for folder in (out, filled)
+    ]
+    assert contents[0]["curve"] == contents[1]["curve"]  # to the bit, as if it had not been interrupted
+
+
+def test_shards_share_the_cells_without_overlap():
+    items = (ITEMS["table1"], ITEMS["figure4"])
+    whole = [cell for cell, _ in cells_of(items, 3)]
+    parts = [[cell for cell, _ in cells_of(items, 3, shard=(k, 2))] for k in range(2)]
+    assert not set(parts[0]) & set(parts[1])
+    assert set(parts[0]) | set(parts[1]) == set(whole)
+    assert len(whole) == len(set(whole)) == 3 * 54
+
+
+def test_only_takes_whole_words():
+    assert {cell.data for cell, _ in cells_of(tuple(ITEMS.values()), 1, "mnist/vae")} == {"mnist"}
+    assert [cell.path for cell, _ in cells_of((ITEMS["table1"],), 1, "cifar10/hvae/bype")] == ["cifar10/hvae/bype"]
+
+
+def test_two_shards_through_the_command(stores, filled, tmp_path, capsys):
+    out = tmp_path / "out"
+    for name in ("mnist", "fashion-mnist"):  # copies stand for what was trained: what matters is who takes what
+        shutil.copytree(filled / "mnist-vae-ours-500-0-reduced", out / f"{name}-vae-ours-500-0-reduced")
+    seen = []
+    for shard in ("0/2", "1/2"):
+        assert main([*command(stores, out, "figure7", "--only", "ours-500"), "--shard", shard]) == 0
+        seen.append(re.findall(r"^(\S+), seed 0, reduced: done before", capsys.readouterr().out, re.MULTILINE))
+    assert sorted(seen) == [["fashion-mnist/vae/ours-500"], ["mnist/vae/ours-500"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["table9"], "bype reproduce list"),
+        (["table1", "--only", "mnist/mlp"], "no cell has 'mnist/mlp'"),
+        (["table1", "--shard", "2/2"], "from 0 to N - 1"),
+    ],
+)
+def test_mistakes_give_one_line_with_the_way_out(words, message, stores, tmp_path, capsys):
+    assert main(command(stores, tmp_path / "out", *words)) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cell_without_a_store_is_said(stores, tmp_path, capsys):
+    assert main(command(stores, tmp_path / "out", "table4", "--only", "gaussian")) == 0
+    assert "celeba/residual/gaussian, seed 0, reduced: left out, there is no store" in capsys.readouterr().out
+
+
+def test_the_list_names_every_item_with_its_state(filled, capsys):
+    assert main(["reproduce", "list", "--out", str(OLD_RECORDS)]) == 0
+    printed = capsys.readouterr().out
+    assert [name for name in ITEMS if re.search(rf"^{name} ", printed, re.MULTILINE)] == list(ITEMS)
+    assert "5,000 importance samples" in printed
+    assert "10 epochs" in printed
+    assert main(["reproduce", "list", "--out", str(filled)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    states = {name: lines[k + 1] for k, line in enumerate(lines) for name in ITEMS if line.startswith(f"{name} ")}
+    assert states["table1"].endswith("54 cells; reduced: 1 of 54 numbers")
+    assert states["table4"].endswith("5 cells; not yet run")
+
+
+def test_records_of_the_earlier_script_are_read():
+    """It kept neither plates nor the time of an epoch."""
+    records = Records.read(OLD_RECORDS)
+    (line,) = (x for x in ITEMS["table1"].lines if x.cell.path == "fashion-mnist/vae/gaussian")
+    assert records.values(line, FULL)[0] == pytest.approx(21.39, abs=0.005)
+    (line,) = (x for x in ITEMS["figure6"].lines if x.cell.path == "fashion-mnist/vae/gaussian")
+    assert len(records.values(line, FULL)[0]["x"]) == 2000
+
+
+def test_seconds_of_an_epoch_leave_out_the_time_between_two_processes(tmp_path):
+    told = [(10, 4.0), (20, 6.0), (30, 9.0), (30, 1.0), (40, 2.5)]  # resumed after the third line
+    lines = [json.dumps({"step": step, "seconds_in_process": seconds}) for step, seconds in told]
+    (tmp_path / "timings.jsonl").write_text("\n".join(lines))
+    assert seconds_per_epoch(tmp_path, 100) == pytest.approx(100 * (2.0 + 3.0 + 1.5) / 30, abs=1e-3)
+    assert seconds_per_epoch(tmp_path / "none", 100) is None
+
+
+def test_hours_are_counted_by_hand():
+    """MNIST, k sweep, one seed: 500 steps an epoch, 450 epochs, a third of 100 steps for validation."""
+    pace = Pace(step=0.01, update=0.02, draw=1e-5, classifier=0.05)
+    paces = {cell.path: pace for cell in ITEMS["table5"].cells}
+    training = 450 * 0.01 * (500 + 100 / 3)
+    updates = [450 / k * 500 * 0.02 for k in (1, 10, 50, 100)]
+    expected = 4 * (training + 10_000 * 5000 * 1e-5) + sum(updates)
+    assert hours((ITEMS["table5"],), paces, FULL, 1) == pytest.approx(expected / 3600)
+    one = {"mnist/vae/bype": pace}
+    classifiers = 11 * 2 * 500 * 0.05  # of 2 epochs each
+    reduced = 10 * 0.01 * (500 + 100 / 3) + 5 * 50 * 5 * 0.02 + 1000 * 250 * 1e-5 + classifiers  # in batches of 500
+    assert hours((ITEMS["table7"],), one, REDUCED, 2) == pytest.approx(2 * reduced / 3600)
+
+
+def test_the_cost_has_hours_for_every_item():
+    paces = {cell.path: Pace(0.01, 0.02, 1e-5, 0.05) for item in ITEMS.values() for cell in item.cells}
+    lines = list(cost_lines(paces, 3))
+    for name in (*ITEMS, "all"):
+        (line,) = (text for text in lines if text.startswith(f"{name} "))
+        assert float(re.search(r"([0-9.,]+) h full", line)[1].replace(",", "")) > 0
+    assert "450 epochs" in lines[-1]
+
+
+def test_the_cost_is_measured(capsys):
+    assert main(["reproduce", "cost", "--only", "mnist/vae/gaussian"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"mnist/vae/gaussian: [0-9.]+ ms for a step", printed)
+    assert re.search(r"^table1 +[0-9.]+ h full, +[0-9.]+ h reduced, for 3 trainings", printed, re.MULTILINE)
+
+
+def test_the_table_has_mean_spread_difference_and_the_cap(tmp_path):
+    values = [21.40, 21.46, 21.31]
+    for seed, value in enumerate(values):
+        folder = tmp_path / f"fashion-mnist-vae-gaussian-{seed}"
+        folder.mkdir()
+        density = {"negative_log_likelihood": {"value": value}, "kl": {"z": {"value": 8.0}}}
+        content = {
+            "cell": {"data": "fashion-mnist", "network": "vae", "prior": "gaussian", "seed": seed},
+            "protocol": "full, capped at 600 epochs" if seed == 1 else "full",
+            "epochs": 600.0 if seed == 1 else 400.0,
+            "results": {"evaluations": [{"density": density}]},
+        }
+        (folder / "record.json").write_text(json.dumps(content))
+    lines = table(ITEMS["table1"], Records.read(tmp_path))
+    (row,) = (line for line in lines if line.startswith("| Fashion-MNIST | VAE | Gaussian |"))
+    spread = f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
+    numbers = [word.strip() for word in row.split("|")[4:-1]]
+    difference = f"{np.mean(values) - 21.43:+.3f}"
+    assert numbers == ["21.43 ± 0.10", spread, difference, "0, 1, 2", "400, 600 (capped), 400", "not yet run"]
+    (tmp_path / "fashion-mnist-vae-gaussian-0" / "record.json").write_text('{"cell": {}}')
+    with pytest.raises(FileError, match="not the record of a cell"):
+        Records.read(tmp_path)
