@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from bype.evaluation.generation import embed, interpolate, reconstruct, sample
     from bype.evaluation.inference import Embedder
     from bype.evaluation.records import Evaluation
+    from bype.export.onnx import export_onnx
     from bype.likelihoods import Bernoulli, DiscretisedLogistic, FixedGaussian, LearnedGaussian, SquaredError
     from bype.models import VAE, HierarchicalVAE, conv_hvae, mlp_hvae, mlp_vae, residual_vae
     from bype.objective import ELBO, ELBOTerms, ImportanceWeightedBound, importance_weighted_bound, kl_weight
@@ -48,6 +49,7 @@ _HOMES = {
     "bype.evaluation.generation": ("embed", "interpolate", "reconstruct", "sample"),
     "bype.evaluation.inference": ("Embedder",),
     "bype.evaluation.records": ("Evaluation",),
+    "bype.export.onnx": ("export_onnx",),
     "bype.likelihoods": ("Bernoulli", "DiscretisedLogistic", "FixedGaussian", "LearnedGaussian", "SquaredError"),
     "bype.models": ("VAE", "HierarchicalVAE", "conv_hvae", "mlp_hvae", "mlp_vae", "residual_vae"),
     "bype.objective": ("ELBO", "ELBOTerms", "ImportanceWeightedBound", "importance_weighted_bound", "kl_weight"),
@@ -114,6 +116,7 @@ __all__ = [
     "conv_hvae",
     "embed",
     "evaluate",
+    "export_onnx",
     "importance_weighted_bound",
     "interpolate",
     "kl_weight",

@@ -1,13 +1,12 @@
 """The command line: parse, call, print. Each command imports what it needs when it runs, so that help is quick."""
 
-import faulthandler
 import importlib
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
 from bype.cli.options import UsageError
+from bype.system import print_stacks_on_signal
 
 _COMMANDS = {
     ("data", "prepare"): ("data", "SOURCE --out STORE", "turn images, arrays or a table into a store"),
@@ -22,6 +21,7 @@ _COMMANDS = {
     ("interpolate",): ("generate", "RUN --out PNG", "show the way from one example to another"),
     ("coreset",): ("generate", "RUN --out DIR", "show the pseudocoreset by weight, and export it"),
     ("embed",): ("embed", "RUN --out DIR", "write the latent means of a whole split"),
+    ("export",): ("export", "RUN --out DIR", "write ONNX files that work without torch"),
     ("report",): ("report", "RUN [RUN ...] --out HTML", "show runs side by side on one page"),
 }
 
@@ -55,7 +55,7 @@ def _usage() -> str:
 
 def _guarded(module: str, function: str, words: list[str]) -> int:
     """Run a command and print an error as one line. SIGUSR1 prints the stack of every thread."""
-    faulthandler.register(signal.SIGUSR1, file=2)
+    print_stacks_on_signal()
     try:
         code: int = getattr(importlib.import_module(f"bype.cli.{module}"), function)(words)
         return code
