@@ -22,7 +22,7 @@ LAYERS = [
     {"objective"},
     {"pseudocoreset"},
     {"run"},
-    {"training", "evaluation"},
+    {"training", "evaluation", "export"},
     {"report"},
     {"paper"},
     {"estimator", "cli"},
@@ -31,7 +31,7 @@ LAYERS = [
 # Networks hold no probability; data and the several processes know nothing of the method.
 FORBIDDEN = {"networks": {"distributions", "likelihoods"}}
 INDEPENDENT = {"data", "distributed"}
-LEAVES = {"console", "memory", "plates", "span"}
+LEAVES = {"console", "memory", "plates", "span", "system"}
 MAY_NAME_PRIORS_AND_RULES = {"priors", "pseudocoreset"}
 BUILDER = SOURCE / "run" / "build.py"
 

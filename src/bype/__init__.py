@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from bype.evaluation.generation import embed, interpolate, reconstruct, sample
     from bype.evaluation.inference import Embedder
     from bype.evaluation.records import Evaluation
+    from bype.export.onnx import export_onnx
     from bype.likelihoods import (
         Bernoulli,
         ConditionalGaussian,
@@ -63,6 +64,7 @@ _HOMES = {
         "LearnedGaussian",
         "SquaredError",
     ),
+    "bype.export.onnx": ("export_onnx",),
     "bype.models": ("VAE", "HierarchicalVAE", "conv_hvae", "mlp_hvae", "mlp_vae", "residual_vae"),
     "bype.objective": ("ELBO", "ELBOTerms", "ImportanceWeightedBound", "importance_weighted_bound", "kl_weight"),
     "bype.priors": ("ExemplarPrior", "GaussianPrior", "NearestExemplarPrior", "Prior", "TensorSource", "VampPrior"),
@@ -129,6 +131,7 @@ __all__ = [
     "conv_hvae",
     "embed",
     "evaluate",
+    "export_onnx",
     "importance_weighted_bound",
     "interpolate",
     "kl_weight",

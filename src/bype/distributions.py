@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bype.randomness import Randomness, RowRandomness, standard_normal
+from bype.randomness import Noise, Randomness, standard_normal
 
 LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -78,15 +78,15 @@ class DiagonalNormal:
         return -0.5 * (squared + self.log_variance + LOG_TWO_PI).sum(-1)
 
     @torch.no_grad()
-    def sample(self, shape: Sequence[int] = (), *, generator: RowRandomness = None) -> Tensor:
+    def sample(self, shape: Sequence[int] = (), *, generator: Noise = None) -> Tensor:
         """Draw (*shape, ..., D) without gradient."""
         return self.rsample(shape, generator=generator)
 
-    def rsample(self, shape: Sequence[int] = (), *, generator: RowRandomness = None) -> Tensor:
+    def rsample(self, shape: Sequence[int] = (), *, generator: Noise = None) -> Tensor:
         """Draw (*shape, ..., D), reparameterised: gradients reach mean and variance."""
         return self.rsample_and_score(shape, generator=generator)[0]
 
-    def rsample_and_score(self, shape: Sequence[int] = (), *, generator: RowRandomness = None) -> tuple[Tensor, Tensor]:
+    def rsample_and_score(self, shape: Sequence[int] = (), *, generator: Noise = None) -> tuple[Tensor, Tensor]:
         """Draw (*shape, ..., D) as :meth:`rsample` does, and return it with its log density (*shape, ...).
 
         The deviation from the mean, in standard deviations, is the noise itself, so the density comes at half the cost

@@ -1,6 +1,6 @@
 """Keeping freed memory between steps, instead of returning it to the system each time."""
 
-import ctypes
+import importlib
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 2**28
@@ -14,7 +14,11 @@ def keep_freed_memory() -> bool:
     such blocks then spends much of its time on page faults: to decode and score a thousand latents at a time took a
     third longer.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    try:
+        library = importlib.import_module("ctypes").CDLL(None)
+    except (ImportError, TypeError):  # not every Python has ctypes; Windows has no such library
+        return False
+    mallopt = getattr(library, "mallopt", None)
     if mallopt is None:
         return False
     return bool(mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES) and mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BLOCK))

@@ -37,6 +37,33 @@ RowRandomness = Randomness | BatchSlice
 """Where random numbers for the rows of a batch come from: as above, or a slice of a larger batch."""
 
 
+class GivenNoise:
+    """Random numbers that were drawn elsewhere: each request takes the next tensor.
+
+    A model that is exported has them as inputs.
+
+    Examples
+    --------
+    >>> noise = GivenNoise(torch.ones(1, 2))
+    >>> standard_normal((1, 2), like=torch.empty(0), generator=noise)
+    tensor([[1., 1.]])
+    """
+
+    def __init__(self, *tensors: Tensor) -> None:
+        self._left = list(tensors)
+
+    def take(self, shape: Sequence[int]) -> Tensor:
+        """Return the next tensor, which has this shape."""
+        found = self._left.pop(0)
+        if tuple(found.shape) != tuple(shape):
+            raise ValueError(f"noise of shape {tuple(found.shape)} cannot serve for {tuple(shape)}")
+        return found
+
+
+Noise = RowRandomness | GivenNoise
+"""Where normal random numbers come from: as above, or from elsewhere."""
+
+
 def generator_for(seed: int, purpose: str, *numbers: int) -> torch.Generator:
     """Return the generator for one purpose at one moment of a run.
 
@@ -45,7 +72,7 @@ def generator_for(seed: int, purpose: str, *numbers: int) -> torch.Generator:
     return torch.Generator().manual_seed(derive_key(seed, purpose, *numbers) >> 1)
 
 
-def standard_normal(shape: Sequence[int], *, like: Tensor, generator: RowRandomness = None) -> Tensor:
+def standard_normal(shape: Sequence[int], *, like: Tensor, generator: Noise = None) -> Tensor:
     """Draw standard normal numbers (..., rows, D) with the dtype and device of ``like``.
 
     They are drawn where the generator lives and then moved, so one seed gives one result on every device.
@@ -56,6 +83,8 @@ def standard_normal(shape: Sequence[int], *, like: Tensor, generator: RowRandomn
         if found.shape[-2] != shape[-2]:
             raise ValueError(f"a slice of {found.shape[-2]} rows cannot serve {shape[-2]} rows")
         return found
+    if isinstance(generator, GivenNoise):
+        return generator.take(shape)
     device = like.device if generator is None else generator.device
     return torch.randn(shape, dtype=like.dtype, device=device, generator=generator).to(like.device)
 

@@ -1,13 +1,12 @@
 """The command line: parse, call, print. Each command imports what it needs when it runs, so that help is quick."""
 
-import faulthandler
 import importlib
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
 from bype.cli.options import UsageError
+from bype.system import print_stacks_on_signal
 
 _COMMANDS = {
     ("data", "prepare"): ("data", "SOURCE --out STORE", "turn images, arrays or a table into a store"),
@@ -26,6 +25,7 @@ _COMMANDS = {
     ("reproduce", "cost"): ("reproduce", "", "tell the hours that each of them takes on this machine"),
     ("reproduce", "page"): ("reproduce", "--out DIR --page MD", "print all of them from the records"),
     ("reproduce",): ("reproduce", "ITEM --stores DIR --out DIR", "make a table or figure of the paper"),
+    ("export",): ("export", "RUN --out DIR", "write ONNX files that work without torch"),
     ("report",): ("report", "RUN [RUN ...] --out HTML", "show runs side by side on one page"),
 }
 
@@ -59,7 +59,7 @@ def _usage() -> str:
 
 def _guarded(module: str, function: str, words: list[str]) -> int:
     """Run a command and print an error as one line. SIGUSR1 prints the stack of every thread."""
-    faulthandler.register(signal.SIGUSR1, file=2)
+    print_stacks_on_signal()
     try:
         code: int = getattr(importlib.import_module(f"bype.cli.{module}"), function)(words)
         return code

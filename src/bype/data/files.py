@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bype.system import NON_BLOCKING, open_file, sync_folder
+
 MAX_JSON_BYTES = 2**23
 
-READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Opens an untrusted file: follows no link, and does not block on a pipe in its place."""
-WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Opens a file for writing: follows no link, and does not block on a pipe in its place."""
+READ_FLAGS = os.O_RDONLY | NON_BLOCKING
+"""For :func:`~bype.system.open_file`: to read, and not to block on a pipe."""
+WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | NON_BLOCKING
+"""For :func:`~bype.system.open_file`: to write, and not to block on a pipe."""
 
 
 class FileError(ValueError):
@@ -31,7 +33,7 @@ def parse_json(text: bytes) -> Any:
 def read_bounded(path: Path, max_bytes: int) -> bytes:
     """Read a file of bounded size."""
     try:
-        with os.fdopen(os.open(path, READ_FLAGS), "rb") as file:
+        with os.fdopen(open_file(path, READ_FLAGS), "rb") as file:
             content = file.read(max_bytes + 1)
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from error
@@ -51,7 +53,7 @@ def read_json(path: Path) -> Any:
 
 def write_synced(path: Path, content: bytes) -> None:
     """Write a new file and wait until it is on the disk."""
-    with os.fdopen(os.open(path, WRITE_FLAGS | os.O_TRUNC, 0o644), "wb") as file:
+    with os.fdopen(open_file(path, WRITE_FLAGS | os.O_TRUNC), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -79,15 +81,6 @@ def write_atomic(path: Path, content: bytes, before_replace: Callable[[], None] 
     finally:
         partial.unlink(missing_ok=True)
     sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def to_json(content: Any) -> bytes:

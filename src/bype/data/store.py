@@ -18,6 +18,7 @@ from bype.data.decode import decode_file
 from bype.data.files import READ_FLAGS, FileError
 from bype.data.manifest import DTYPES, LABEL_DTYPE, Manifest, Shard, StoreError
 from bype.data.order import Rows
+from bype.system import open_file, read_at, will_read
 
 _MAPPED_BYTES = 2**28
 """A split this small is read through a memory map. In a huge file, each random row would cost a page fault of
@@ -39,7 +40,7 @@ class Split:
         weakref.finalize(self, _close_all, [*self._files, *self._label_files])
         self._map: NDArray[np.uint8] | None = None
         if len(self._files) == 1 and 0 < len(self) * self._row_bytes <= _MAPPED_BYTES:
-            mapped = mmap.mmap(self._files[0], 0, prot=mmap.PROT_READ)
+            mapped = mmap.mmap(self._files[0], 0, access=mmap.ACCESS_READ)
             self._map = np.frombuffer(mapped, dtype=np.uint8).reshape(len(self), self._row_bytes)
 
     def __len__(self) -> int:
@@ -76,7 +77,7 @@ class Split:
             start = int(self._ends[shard - 1]) if shard else 0
             count = min(stop, int(self._ends[shard])) - first_row
             offset = (first_row - start) * self._row_bytes
-            os.posix_fadvise(self._files[shard], offset, count * self._row_bytes, os.POSIX_FADV_WILLNEED)
+            will_read(self._files[shard], offset, count * self._row_bytes)
             first_row += count
 
     def _check(self, rows: Rows) -> None:
@@ -94,7 +95,7 @@ class Split:
         position = 0
         for number, offset in enumerate(((rows - starts) * row_bytes).tolist()):
             end = position + row_bytes
-            if os.preadv(descriptors[number], [view[position:end]], offset) != row_bytes:
+            if read_at(descriptors[number], view[position:end], offset) != row_bytes:
                 raise StoreError(f"split {self.name} ends before row {rows[number]}: a shard was cut off")
             position = end
         return buffer
@@ -103,7 +104,7 @@ class Split:
 def _open_shard(folder: Path, shard: Shard, row_bytes: int) -> int:
     path = folder / shard.name
     try:
-        descriptor = os.open(path, READ_FLAGS)
+        descriptor = open_file(path, READ_FLAGS)
     except OSError as error:
         raise StoreError(f"cannot open {path}: {error.strerror}") from error
     size = os.fstat(descriptor).st_size

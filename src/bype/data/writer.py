@@ -11,8 +11,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bype.data.files import sync_folder, write_synced
+from bype.data.files import write_synced
 from bype.data.manifest import DTYPES, LABEL_DTYPE, SPLITS, Manifest, Shard, SplitManifest, require, shard_name
+from bype.system import sync_folder
 
 _SHARD_BYTES = 2**28
 

@@ -1,6 +1,5 @@
 """A journal of a long computation: its entries need not be computed again."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -12,6 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from bype.data.decode import decode
 from bype.data.files import WRITE_FLAGS, FileError, parse_json
+from bype.system import lock, open_file
 
 _MAX_LINE_BYTES = 2**22
 _MAX_BYTES = 2**30
@@ -43,12 +43,10 @@ class Journal(Generic[Entry]):
     def __init__(self, path: Path, identity: dict[str, Any], kind: type[Entry]) -> None:
         self._path = path
         self.entries: list[Entry] = []
-        self._file = os.fdopen(os.open(path, WRITE_FLAGS, 0o644), "wb")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        self._file = os.fdopen(open_file(path, WRITE_FLAGS), "wb")
+        if lock(self._file.fileno()) is False:
             self._file.close()
-            raise FileError(f"another process is measuring this and holds {path}; wait for it") from None
+            raise FileError(f"another process is measuring this and holds {path}; wait for it")
         whole = self._read(identity, kind)
         self._file.truncate(whole)
         self._file.seek(whole)

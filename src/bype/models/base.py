@@ -14,7 +14,7 @@ from bype.data.scaling import Scaling
 from bype.distributions import DiagonalNormal, Distribution
 from bype.likelihoods import Likelihood
 from bype.priors.base import ExampleSource, MappedSource, Prior, SelectedRows, TrainingBatch, encode_source
-from bype.randomness import Randomness, RowRandomness
+from bype.randomness import Noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Posterior(ABC):
     """q of the top level given x."""
 
     @abstractmethod
-    def draw(self, num_samples: int, *, generator: RowRandomness = None) -> Draw:
+    def draw(self, num_samples: int, *, generator: Noise = None) -> Draw:
         """Draw all latents ``num_samples`` times for each example; gradients pass through."""
 
     @abstractmethod
@@ -111,7 +111,7 @@ class LatentModel(nn.Module, ABC):
         """Return q(all latents | x) for examples (B, *data_shape); ``top`` is ``encode(x)`` if that is known."""
 
     @abstractmethod
-    def decode(self, top: Tensor, *, at_mean: bool = False, generator: Randomness = None) -> Tensor:
+    def decode(self, top: Tensor, *, at_mean: bool = False, generator: Noise = None) -> Tensor:
         """Return the decoder's output (..., d) for top latents (..., D).
 
         Levels below the top are drawn, once for each row, or put at their mean.

@@ -9,7 +9,7 @@ from bype.likelihoods import Likelihood
 from bype.models.base import Draw, LatentModel, Posterior, decode_rows
 from bype.networks.layers import MeanAndLogVariance
 from bype.priors.base import Prior
-from bype.randomness import Randomness, RowRandomness
+from bype.randomness import Noise
 
 
 class JointEncoderLike(Protocol):
@@ -78,7 +78,7 @@ class HierarchicalVAE(LatentModel):
     def posterior(self, x: Tensor, top: DiagonalNormal | None = None) -> "HierarchicalPosterior":
         return HierarchicalPosterior(self, self.encode(x) if top is None else top, self.joint_encoder.embed(x))
 
-    def decode(self, top: Tensor, *, at_mean: bool = False, generator: Randomness = None) -> Tensor:
+    def decode(self, top: Tensor, *, at_mean: bool = False, generator: Noise = None) -> Tensor:
         lower = self.lower_prior(top)
         z1 = lower.mean if at_mean else lower.rsample(generator=generator)
         return decode_rows(self.decoder, z1, top)
@@ -100,7 +100,7 @@ class HierarchicalPosterior(Posterior):
         """Return q(z1 | x, z2)."""
         return DiagonalNormal(*self._model.joint_encoder(self._features, z2))
 
-    def draw(self, num_samples: int, *, generator: RowRandomness = None) -> Draw:
+    def draw(self, num_samples: int, *, generator: Noise = None) -> Draw:
         z2, log_q2 = self.top.rsample_and_score((num_samples,), generator=generator)
         z1, log_q1 = self.lower(z2).rsample_and_score(generator=generator)
         return Draw(

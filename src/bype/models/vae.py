@@ -7,7 +7,7 @@ from bype.likelihoods import Likelihood
 from bype.models.base import Draw, LatentModel, Posterior, decode_rows
 from bype.networks import DenseDecoder
 from bype.priors.base import Prior
-from bype.randomness import Randomness, RowRandomness
+from bype.randomness import Noise
 
 
 class VAE(LatentModel):
@@ -63,7 +63,7 @@ class VAE(LatentModel):
     def posterior(self, x: Tensor, top: DiagonalNormal | None = None) -> "VAEPosterior":
         return VAEPosterior(self, self.encode(x) if top is None else top)
 
-    def decode(self, top: Tensor, *, at_mean: bool = False, generator: Randomness = None) -> Tensor:
+    def decode(self, top: Tensor, *, at_mean: bool = False, generator: Noise = None) -> Tensor:
         return decode_rows(self.decoder, top)
 
 
@@ -74,7 +74,7 @@ class VAEPosterior(Posterior):
         self._model = model
         self.top = top
 
-    def draw(self, num_samples: int, *, generator: RowRandomness = None) -> Draw:
+    def draw(self, num_samples: int, *, generator: Noise = None) -> Draw:
         z, log_q = self.top.rsample_and_score((num_samples,), generator=generator)
         return Draw(z, {"z": log_q}, {}, self._model.decode(z))
 

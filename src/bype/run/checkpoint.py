@@ -20,7 +20,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from bype.data.decode import decode_file
-from bype.data.files import MAX_JSON_BYTES, FileError, parse_json, read_bounded, sync_folder, to_json, write_synced
+from bype.data.files import MAX_JSON_BYTES, FileError, parse_json, read_bounded, to_json, write_synced
+from bype.system import sync_folder
 
 _TENSOR_FILES = ("model", "training")
 _FILES = ("model.safetensors", "training.safetensors", "state.json")

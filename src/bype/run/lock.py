@@ -1,6 +1,5 @@
 """One writer for a run: a lock, a heartbeat, and a fence against a process that has lost the lock unawares."""
 
-import fcntl
 import os
 import secrets
 import socket
@@ -8,8 +7,9 @@ import time
 from pathlib import Path
 
 from bype.distributed import timeout_seconds
+from bype.system import has_locks, lock, open_file, touch
 
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS = os.O_RDWR | os.O_CREAT
 _STALE_SECONDS = 60.0
 """A holder without a heartbeat for so long hangs, or its machine is gone. Twice the timeout of processes, if that is
 longer."""
@@ -58,28 +58,34 @@ class RunLock:
 
     def _try(self) -> bool:
         """Take the lock if it is free or its holder has no heartbeat; one process at a time tries."""
-        guard = os.open(self._path.with_name("lock.guard"), _FLAGS, 0o644)
+        path = self._path.with_name("lock.guard")
+        guard = open_file(path, _FLAGS)
         try:
-            fcntl.flock(guard, fcntl.LOCK_EX)
-            os.utime(guard)  # by the clock that also dates the holder's heartbeats
-            return self._take(self._path) or self._take_over(os.fstat(guard).st_mtime)
+            lock(guard, wait=True)
+            touch(guard, path)  # by the clock that also dates the holder's heartbeats
+            now = os.fstat(guard).st_mtime
+            return self._take(self._path, now) or self._take_over(now)
         finally:
             os.close(guard)
 
-    def _take(self, path: Path) -> bool:
+    def _take(self, path: Path, now: float) -> bool:
         """Lock the file that is at ``path`` now and write the token into it; tell whether this worked."""
-        descriptor = os.open(path, _FLAGS, 0o644)
+        descriptor = open_file(path, _FLAGS)
+        is_locked = lock(descriptor)
+        if is_locked is None:  # a system without locks: what is not empty and has a heartbeat is taken
+            found = os.fstat(descriptor)
+            is_locked = found.st_size == 0 or now - found.st_mtime >= stale_seconds()
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_there = os.path.samestat(os.fstat(descriptor), path.stat())  # it may have been replaced meanwhile
-        except (BlockingIOError, FileNotFoundError):
+            is_there = is_locked and os.path.samestat(os.fstat(descriptor), path.stat())  # it may have been replaced
+        except FileNotFoundError:
             is_there = False
         if not is_there:
             os.close(descriptor)
             return False
         text = f"process {os.getpid()} on {socket.gethostname()}, token {self._token}\n".encode()
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, text, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, text)
         self._descriptor = descriptor
         return True
 
@@ -88,9 +94,14 @@ class RunLock:
         if now - self._path.stat().st_mtime < stale_seconds():
             return False
         own = self._path.with_name(f".lock.{self._token}")
-        if not self._take(own):
+        if not self._take(own, now):
             return False
-        own.replace(self._path)
+        try:
+            own.replace(self._path)
+        except PermissionError:  # Windows replaces no file that is open: its holder lives, and must be ended by hand
+            self.release()
+            own.unlink(missing_ok=True)
+            return False
         return True
 
     def _holder(self) -> str:
@@ -104,7 +115,7 @@ class RunLock:
         now = time.monotonic()
         if self._descriptor is not None and now - self._last_beat >= _BEAT_SECONDS:
             self._last_beat = now
-            os.utime(self._descriptor)
+            touch(self._descriptor, self._path)
 
     def is_ours(self) -> bool:
         """Tell whether the token in the file is still ours."""
@@ -113,5 +124,7 @@ class RunLock:
     def release(self) -> None:
         """Release the lock."""
         if self._descriptor is not None:
+            if not has_locks() and self.is_ours():
+                os.ftruncate(self._descriptor, 0)  # an empty file is free
             os.close(self._descriptor)
             self._descriptor = None

@@ -9,6 +9,7 @@ from typing import Any
 from bype.data.decode import decode
 from bype.data.files import FileError, parse_json, read_bounded
 from bype.run.directory import RunError
+from bype.system import open_file
 
 _MAX_METRICS_BYTES = 2**24
 
@@ -48,7 +49,7 @@ class MetricsFile:
     """
 
     def __init__(self, path: Path, num_bytes: int) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
         self._file = os.fdopen(descriptor, "r+b")
         size = os.fstat(descriptor).st_size
         if size < num_bytes:

@@ -1,6 +1,5 @@
 """A run that was trained, opened for use."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from bype.run.checkpoint import CheckpointError, CheckpointFolder
 from bype.run.config import TrainingConfig
 from bype.run.directory import RunError, read_config
 from bype.run.identity import DataIdentity
+from bype.system import memory_bytes
 
 _SLACK_BYTES = 2**22
 """What names, headers and numbers in float64 may add to the size of a model's file."""
@@ -66,8 +66,8 @@ class TrainedRun:
         needed = model_bytes(config, identity.shape, identity.num_train)
         if not size - _SLACK_BYTES <= needed <= size:
             raise CheckpointError(f"checkpoint {step} in {folder} does not fit its config: {size} bytes, not {needed}")
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if 2 * needed > memory:
+        memory = memory_bytes()
+        if memory is not None and 2 * needed > memory:
             raise CheckpointError(f"{folder} needs {2 * needed / 1e9:.0f} GB of memory, not {memory / 1e9:.0f}")
         source: ExampleSource = BlankSource(identity)
         if config.prior == "exemplar":

@@ -1,0 +1,1 @@
+"""Trained models for use without torch."""

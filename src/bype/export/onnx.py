@@ -1,0 +1,149 @@
+"""A run as ONNX files, which onnxruntime serves without torch."""
+
+import hashlib
+import logging
+import secrets
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bype.data.files import FileError, read_json, to_json, write_synced
+from bype.data.sources.base import require_extra
+from bype.export.graphs import Graph, Port, graphs_of
+from bype.run.opened import TrainedRun
+from bype.system import sync_folder
+
+FORMAT = "bype-onnx"
+FORMAT_VERSION = 1
+_ROWS = 2
+"""Of the examples that a graph is traced with; a single row could be taken for a constant."""
+
+
+@torch.no_grad()
+def export_onnx(run: TrainedRun, out: Path | str, *, force: bool = False) -> list[Path]:
+    """Write a run's encoder, decoder, prior, likelihood and sampler as ONNX files to a new folder.
+
+    ``model.json`` in the folder says what goes in and out of each file. The first dimension of every input is the
+    batch, of any size. Components of the prior are constants in the files, so neither the run nor its data are needed
+    any more. The folder appears when it is complete.
+
+    Parameters
+    ----------
+    run
+        The run.
+    out
+        The folder; it must not exist yet.
+    force
+        Replace the folder if it holds an export.
+
+    Returns
+    -------
+    list of Path
+        The files.
+    """
+    require_extra("onnxscript", "onnx")
+    out = Path(out)
+    _require_free(out, force)
+    graphs = graphs_of(run.model, run.model.prior_distribution(), run.config.latent_dim)
+    files = {f"{name}.onnx": to_onnx(graph) for name, graph in graphs.items()}
+    files["model.json"] = to_json(_description(run, graphs, files))
+    _require_free(out, force)
+    partial, old = (out.with_name(f".{out.name}.{secrets.token_hex(4)}.{end}") for end in ("partial", "old"))
+    partial.mkdir(parents=True)
+    try:
+        for name, content in files.items():
+            write_synced(partial / name, content)
+        if out.exists():
+            out.replace(old)
+        partial.replace(out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+    sync_folder(out.parent)
+    return [out / name for name in files]
+
+
+def to_onnx(graph: Graph) -> bytes:
+    """Return the ONNX file of a graph, with a batch of any size."""
+    batch = torch.export.Dim("batch")
+    with warnings.catch_warnings(), _silent(logging.getLogger("torch.onnx")):
+        warnings.simplefilter("ignore")  # the exporter's own, on its future and on operators that no model here has
+        program = torch.onnx.export(
+            graph.module,
+            (tuple(port.example(_ROWS) for port in graph.inputs),),
+            input_names=[port.name for port in graph.inputs],
+            output_names=[port.name for port in graph.outputs],
+            dynamic_shapes=(tuple({0: batch} for _ in graph.inputs),),
+            dynamo=True,
+            verbose=False,
+        )
+    if program is None:
+        raise RuntimeError("this version of torch has no exporter to ONNX; take torch 2.6 or later")
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.clear()  # lines of source code with their paths
+    content: bytes = program.model_proto.SerializeToString()
+    return content
+
+
+@contextmanager
+def _silent(logger: logging.Logger) -> Iterator[None]:
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _require_free(out: Path, force: bool) -> None:
+    """Refuse a place where something is, unless it is an export that may be replaced."""
+    if not out.exists():
+        return
+    if not _is_export(out):
+        raise FileError(f"{out} exists and holds no export; choose another --out")
+    if not force:
+        raise FileError(f"{out} holds an export already; choose another --out, or replace it with --force")
+
+
+def _is_export(folder: Path) -> bool:
+    path = folder / "model.json"
+    content = read_json(path) if path.is_file() else None
+    return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+def _description(run: TrainedRun, graphs: dict[str, Graph], files: dict[str, bytes]) -> dict[str, Any]:
+    """Return the content of model.json."""
+    data = run.data
+    return {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "bype": metadata.version("bype"),
+        "model": run.fingerprint,
+        "step": run.step,
+        "data": data.source,
+        "data_shape": data.shape,
+        "data_dtype": data.dtype,
+        "from_bytes": "(byte + 0.5) / 256" if data.dtype == "uint8" else None,
+        "columns": data.names,
+        "latent_dim": run.config.latent_dim,
+        "log_likelihood_is": run.model.likelihood.value_kind,
+        "files": {
+            f"{name}.onnx": {
+                "does": graph.text,
+                "sha256": hashlib.sha256(files[f"{name}.onnx"]).hexdigest(),
+                "inputs": [_port(port) for port in graph.inputs],
+                "outputs": [_port(port) for port in graph.outputs],
+            }
+            for name, graph in graphs.items()
+        },
+    }
+
+
+def _port(port: Port) -> dict[str, Any]:
+    return {"name": port.name, "shape": ["batch", *port.shape], "dtype": port.dtype, "is": port.text}
