@@ -56,7 +56,11 @@ def graphs_of(model: LatentModel, prior: Distribution, latent_dim: int) -> dict[
             _Encoder(model),
             "q(z given x), a normal distribution",
             (examples,),
-            (Port("mean", (latent_dim,), "mean of z"), Port("log_variance", (latent_dim,), "log variance of z")),
+            (
+                Port("mean", (latent_dim,), "mean of z"),
+                Port("log_variance", (latent_dim,), "log variance of z"),
+                Port("embedding", (latent_dim,), "the mean, scaled so that distances say how much examples differ"),
+            ),
         ),
         "decoder": Graph(_Decoder(model), "examples from latents", (latents, *lower), (made,)),
         "prior": Graph(
@@ -104,10 +108,10 @@ class _Encoder(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
         (examples,) = inputs
         posterior = self.model.encode(self.model.to_model_units(examples))
-        return posterior.mean, posterior.log_variance
+        return posterior.mean, posterior.log_variance, posterior.mean * self.model.latent_scale
 
 
 class _Decoder(nn.Module):
