@@ -22,11 +22,13 @@ CASES = [
 ]
 
 
-def score_and_gradient(kernel, leaves: list[Tensor], row_ids: Tensor | None, with_gradient: bool) -> list[Tensor]:
+def score_and_gradient(
+    kernel, leaves: list[Tensor], row_ids: Tensor | None, with_gradient: bool, only_own: bool = False
+) -> list[Tensor]:
     """Return what a kernel makes of rows, means, log variance and log weights, and the gradient in each of them."""
     rows, *parts = (leaf.clone().requires_grad_() for leaf in leaves)
     with torch.set_grad_enabled(with_gradient):
-        scored = kernel(Components(*parts, COMPONENT_IDS), rows, row_ids)
+        scored = kernel(Components(*parts, COMPONENT_IDS, only_own), rows, row_ids)
     if not with_gradient:
         return [scored]
     cotangent = torch.randn(len(rows), dtype=F64, generator=torch.Generator().manual_seed(7))
@@ -58,6 +60,26 @@ def test_a_kernel_does_what_the_definition_says(kernel, shared, with_gradient, w
     row_ids = torch.tensor([2, 3, 4, 2, 7, 4, 9, 5]) if with_ids else None
     found = score_and_gradient(kernel, leaves, row_ids, with_gradient)
     expected = score_and_gradient(by_definition, leaves, row_ids, with_gradient)
+    for ours, exact in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, exact, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("block", [1, 3, 2**22])
+@pytest.mark.parametrize(("kernel", "shared", "with_gradient"), [case[:3] for case in CASES if case[3]])
+def test_a_kernel_takes_the_components_of_a_rows_own_id(kernel, shared, with_gradient, block, rows, monkeypatch):
+    monkeypatch.setattr(kernels, "BLOCK_ELEMENTS", block)
+    monkeypatch.setattr(kernels, "_MIN_COMPONENTS", 1)
+    means, log_variance, weights = make_mixture(shared)
+    row_ids = torch.tensor([2, 5, 4, 2, 7, 4, 9, 5])
+    found = score_and_gradient(kernel, [rows, means, log_variance, weights.log()], row_ids, with_gradient, True)
+    for number, own in enumerate(row_ids.tolist()):  # the mixture of these components alone
+        kept = own == COMPONENT_IDS
+        variances = log_variance if shared else log_variance[kept]
+        expected = brute_force(rows[number], means[kept], variances, weights[kept]) + weights[kept].sum().log()
+        torch.testing.assert_close(found[0][number], expected, rtol=0, atol=1e-10)
+    expected = score_and_gradient(
+        by_definition, [rows, means, log_variance, weights.log()], row_ids, with_gradient, True
+    )
     for ours, exact in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, exact, rtol=0, atol=1e-10)
 

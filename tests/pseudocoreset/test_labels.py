@@ -86,8 +86,9 @@ def test_a_point_is_moved_by_the_examples_of_its_class_alone():
     terms = training_terms(model)
     own = ROW_LABELS == 1
     (-terms.kl["z"][own].sum()).backward()
-    moved = terms.prior.made.mixture_means.grad.abs().sum(1) > 0
-    assert torch.equal(moved, POINT_LABELS == 1)
+    pull = terms.prior.made.mixture_means.grad.abs().sum(1)
+    # what is left out counts for exp(-60) of the nearest, since smaller numbers are slow
+    assert torch.equal(pull > 1e-20, POINT_LABELS == 1)
 
 
 def test_the_weights_of_a_class_go_where_its_examples_are():

@@ -139,10 +139,12 @@ def _config(store: "Store", minutes: float, seed: int) -> TrainingConfig:
     is_image = len(shape) == 3
     num_validation = store.manifest.splits["validation"].num_rows if "validation" in store.manifest.splits else 0
     every = "4 percent" if num_validation <= _CHEAP_VALIDATION else "10 percent"
+    components = max(2, min(_MAX_COMPONENTS, num_train // 4))
     config = TrainingConfig(
         network="dense",
         likelihood="learned-gaussian" if is_image else "conditional-gaussian",
-        components=max(2, min(_MAX_COMPONENTS, num_train // 4)),
+        components=components,
+        labelled=2 <= len(store.manifest.classes) <= components // 2,
         batch_size=min(100, max(8, num_train // 5)),
         latent_dim=40 if is_image else max(1, min(40, shape[0] // 2)),
         learning_rate=2e-3,

@@ -8,7 +8,7 @@ Shape letters: ``B`` rows to score, ``M`` mixture components, ``D`` latent dimen
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -45,12 +45,15 @@ class Components:
         As :class:`NormalMixture` has them, with the weights normalised if they are to be.
     ids
         (M,). Rows of the same id leave the component out.
+    only_own
+        Rows of other ids leave it out instead.
     """
 
     means: Tensor
     log_variance: Tensor
     log_weights: Tensor
     ids: Tensor | None = None
+    only_own: bool = False
 
     @property
     def is_shared(self) -> bool:
@@ -111,7 +114,12 @@ class Components:
         allowed = _ROUNDING if self.is_shared else _ROUNDING / 4
         if square_M.max() * torch.finfo(square_M.dtype).eps < allowed:
             return None
-        return Components(self.means.double(), self.log_variance.double(), self.log_weights.double(), self.ids)
+        return replace(
+            self,
+            means=self.means.double(),
+            log_variance=self.log_variance.double(),
+            log_weights=self.log_weights.double(),
+        )
 
 
 Kernel = Callable[[Components, Tensor, Tensor | None], Tensor]
@@ -135,7 +143,7 @@ def by_definition(components: Components, rows_BD: Tensor, row_ids_B: Tensor | N
     means_MD = components.means
     normals = DiagonalNormal(means_MD, components.log_variance.expand_as(means_MD))
     joint_BM = components.finite_log_weights() + normals.log_prob(rows_BD[:, None])
-    return torch.logsumexp(_without_own(joint_BM, row_ids_B, components.ids), 1)
+    return torch.logsumexp(_masked(joint_BM, row_ids_B, components.ids, components.only_own), 1)
 
 
 def by_products(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None = None) -> Tensor:
@@ -175,7 +183,8 @@ def _product_block(
             constant_B = -0.5 * torch.exp(-components.log_variance) * torch.linalg.vecdot(offset_BD, offset_BD)
         else:
             features_BF = torch.cat([offset_BD, offset_BD.square()], 1)
-        joint_BM = _without_own(torch.addmm(bias_M, features_BF, coefficients_MF.T), row_ids_B, ids_M)
+        product_BM = torch.addmm(bias_M, features_BF, coefficients_MF.T)
+        joint_BM = _masked(product_BM, row_ids_B, ids_M, components.only_own)
     if torch.is_grad_enabled():
         floor_B1 = joint_BM.detach().amax(1, keepdim=True) + _LOG_NOTHING
         log_sum_B = torch.logsumexp(joint_BM.clamp_min(floor_B1), 1)
@@ -220,7 +229,7 @@ def by_responsibilities(components: Components, rows_BD: Tensor, row_ids_B: Tens
     tensors = components.means, components.log_variance, components.finite_log_weights(), components.centre
     return _joined(
         [
-            _Responsibilities.apply(rows, *tensors, ids, components.ids)  # type: ignore[no-untyped-call]
+            _Responsibilities.apply(rows, *tensors, ids, components.ids, components.only_own)  # type: ignore[no-untyped-call]
             for rows, ids in _blocks(BLOCK_ELEMENTS // _MIN_COMPONENTS, rows_BD, row_ids_B)
         ]
     )
@@ -237,6 +246,7 @@ class _Responsibilities(torch.autograd.Function):
         centre_D: Tensor,
         row_ids_B: Tensor | None,
         ids_M: Tensor | None,
+        only_own: bool,
     ) -> Tensor:
         precision = float(torch.exp(-log_variance))  # a plain number saves a dozen operations on tensors of one element
         offset_BD, mean_MD = rows_BD - centre_D, means_MD - centre_D
@@ -249,7 +259,8 @@ class _Responsibilities(torch.autograd.Function):
             bias_M = torch.add(log_weights_M, square_M, alpha=-0.5 * precision)
             logs_B1 = []
             for mean, bias, ids in _blocks(step, mean_MD, bias_M, ids_M):
-                joint_BM = _without_own(torch.addmm(bias, offset_BD, mean.T, alpha=precision), row_ids_B, ids)
+                product_BM = torch.addmm(bias, offset_BD, mean.T, alpha=precision)
+                joint_BM = _masked(product_BM, row_ids_B, ids, only_own)
                 largest_B1 = joint_BM.amax(1, keepdim=True)
                 share_BM = joint_BM.sub_(largest_B1).clamp_min_(_LOG_NOTHING).exp_()
                 total_B1 = share_BM.sum(1, keepdim=True)
@@ -260,7 +271,7 @@ class _Responsibilities(torch.autograd.Function):
             log_sum_B1 = torch.cat(logs_B1, 1).logsumexp(1, keepdim=True)
             kept = log_sum_B1, torch.ones_like(log_sum_B1)
         ctx.save_for_backward(*kept, offset_BD, mean_MD, square_B, square_M, bias_M, row_ids_B, ids_M)
-        ctx.step, ctx.precision = step, precision
+        ctx.step, ctx.precision, ctx.only_own = step, precision, only_own
         log_normaliser = 0.5 * means_MD.shape[1] * (LOG_TWO_PI + float(log_variance))
         return torch.add(log_sum_B1[:, 0], square_B, alpha=-0.5 * precision).sub_(log_normaliser)
 
@@ -276,7 +287,8 @@ class _Responsibilities(torch.autograd.Function):
             if len(blocks) == 1:
                 shared_BM = kept * weight_B1
             else:
-                joint_BM = _without_own(torch.addmm(bias, offset_BD, mean.T, alpha=precision), row_ids_B, ids)
+                product_BM = torch.addmm(bias, offset_BD, mean.T, alpha=precision)
+                joint_BM = _masked(product_BM, row_ids_B, ids, ctx.only_own)
                 shared_BM = joint_BM.sub_(kept).clamp_min_(_LOG_NOTHING).exp_().mul_(weight_B1)
             masses_M.append(shared_BM.sum(0))
             pulls_MD.append(shared_BM.T @ offset_BD)
@@ -291,14 +303,15 @@ class _Responsibilities(torch.autograd.Function):
             crossed = pulled_MD.flatten() @ mean_MD.flatten()
             distance = (gradient_B @ square_B).add_(mass_M @ square_M).sub_(crossed, alpha=2)
             in_log_variance = distance.mul_(0.5 * precision).sub_(gradient_B.sum(), alpha=0.5 * mean_MD.shape[1])
-        return pushed_BD, in_means, in_log_variance, mass_M, None, None, None
+        return pushed_BD, in_means, in_log_variance, mass_M, None, None, None, None
 
 
-def _without_own(joint_BM: Tensor, row_ids_B: Tensor | None, ids_M: Tensor | None) -> Tensor:
-    """Take away, in place, what stands where a row and a component have the same id."""
+def _masked(joint_BM: Tensor, row_ids_B: Tensor | None, ids_M: Tensor | None, only_own: bool) -> Tensor:
+    """Take away, in place, what stands where a row and a component have the same id; or different ones."""
     if row_ids_B is None or ids_M is None:
         return joint_BM
-    return joint_BM.masked_fill_(row_ids_B[:, None] == ids_M, _lowest(joint_BM.dtype))
+    left_out = row_ids_B[:, None] != ids_M if only_own else row_ids_B[:, None] == ids_M
+    return joint_BM.masked_fill_(left_out, _lowest(joint_BM.dtype))
 
 
 def _blocks(step: int, first: Tensor, *others: Tensor | None) -> list[tuple[Any, ...]]:

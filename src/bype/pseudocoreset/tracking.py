@@ -7,12 +7,12 @@ Shape letters: ``M`` pseudo-points, ``L`` live ones, ``C`` those that count in a
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bype.mixtures import NormalMixture
+from bype.mixtures import NormalMixture, kernels
 from bype.models.base import LatentModel
 from bype.objective import ELBOTerms
 from bype.priors.base import Encode, Prior, TrainingBatch, encode_points
@@ -75,21 +75,17 @@ class LabelledMixture(TrackedMixture):
 
     def __init__(self, made: TrackedStep, log_variance: Tensor, component_labels: Tensor, row_labels: Tensor) -> None:
         super().__init__(made, log_variance)
-        self._component_labels, self._row_labels = component_labels, row_labels
+        self._components = replace(self._components, ids=component_labels, only_own=True)
+        self._row_labels = row_labels
+        mass = torch.zeros(int(component_labels.max()) + 1, dtype=torch.float64, device=component_labels.device)
+        mass.index_add_(0, component_labels.long(), made.log_weights.detach().double().exp())
+        self._log_mass = mass.log().to(self.means.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (..., B) of ``value`` (..., B, D), row b by the components of its class."""
-        places, scores = [], []
-        for label in sorted(set(self._row_labels.tolist())):
-            rows = (self._row_labels == label).nonzero()[:, 0]
-            own = (self._component_labels == label).nonzero()[:, 0]
-            log_weights = self.log_weights[own]
-            mixture = NormalMixture(self.means[own], self.log_variance, log_weights, normalise=False)
-            places.append(rows)
-            scores.append(mixture.log_prob(value[..., rows, :]) - log_weights.detach().logsumexp(0))
-        if not places:  # a process without examples in this step still has a part in the sum over all
-            return super().log_prob(value)
-        return torch.cat(scores, -1)[..., torch.cat(places).argsort()]
+        labels = self._row_labels.expand(value.shape[:-1]).flatten()
+        scored = kernels.log_prob(self._components, value.reshape(-1, value.shape[-1]), labels)
+        return (scored - self._log_mass[labels.long()]).reshape(value.shape[:-1])
 
 
 class TrackedPseudocoresetPrior(PseudocoresetPrior):
