@@ -22,6 +22,8 @@ _COMMANDS = {
     ("interpolate",): ("generate", "RUN --out PNG", "show the way from one example to another"),
     ("coreset",): ("generate", "RUN --out DIR", "show the pseudocoreset by weight, and export it"),
     ("embed",): ("embed", "RUN --out DIR", "write the latent means of a whole split"),
+    ("score",): ("score", "RUN --out FILE", "score each example, to find unusual ones"),
+    ("audit",): ("audit", "RUN", "measure how close points and samples are to training data"),
     ("report",): ("report", "RUN [RUN ...] --out HTML", "show runs side by side on one page"),
 }
 

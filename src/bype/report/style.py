@@ -50,6 +50,7 @@ section { min-width: 0; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 1rem; margin: 0;
   min-width: 0; break-inside: avoid; }
 .card img { display: block; width: 100%; height: auto; border-radius: 4px; background: #fff; }
+.card .thumbnail { width: 3.5rem; image-rendering: pixelated; }
 .pixels { image-rendering: pixelated; }
 figcaption { margin-top: 0.6rem; }
 .note { border-left: 3px solid var(--accent); padding-left: 0.75rem; }

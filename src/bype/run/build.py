@@ -130,7 +130,7 @@ def _build_likelihood(config: TrainingConfig, shape: tuple[int, ...]) -> Likelih
 def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: ExampleSource) -> Prior:
     data_range = (0.0, 1.0) if len(shape) == 3 else None
     generator = generator_for(config.seed, "prior start")
-    starts_at_examples = config.prior == "bype" or (config.prior == "vamp" and config.vamp_start == "examples")
+    starts_at_examples = {"bype": config.points_start, "vamp": config.vamp_start}.get(config.prior) == "examples"
     if starts_at_examples and config.components > len(source):
         raise ConfigError(
             f"{config.components} components are more than the {len(source)} examples to train on; "
@@ -151,7 +151,8 @@ def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: Example
             return ExemplarPrior(source, config.components)
         case "bype":
             data_range = data_range if config.clamp_points else None
-            pseudocoreset = Pseudocoreset.from_source(source, config.components, data_range, generator=generator)
+            start_points = Pseudocoreset.from_source if config.points_start == "examples" else Pseudocoreset.from_noise
+            pseudocoreset = start_points(source, config.components, data_range, generator=generator)
             match config.rule:
                 case JointSettings():
                     return JointPseudocoresetPrior(pseudocoreset)

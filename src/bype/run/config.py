@@ -67,6 +67,9 @@ class TrainingConfig:
     variance: float = advanced(0.5, "Set the variance of the likelihood gaussian")
     normalise_gradients: bool = advanced(True, "Divide each weight's gradient by its norm, as the paper does")
     clamp_points: bool = advanced(True, "Keep pseudo-points inside the data's range")
+    points_start: Literal["examples", "noise"] = advanced(
+        "examples", "Start pseudo-points as training examples, or as noise around the mean example, which copies none"
+    )
     vamp_start: Literal["random", "examples"] = advanced(
         "random", "Start pseudo-inputs of the VampPrior as the authors' did (random), or as they meant to (examples)"
     )
@@ -110,6 +113,7 @@ class TrainingConfig:
         if self.prior == "exemplar":
             _require(self.components >= 2, "an exemplar prior needs components of at least 2")
         _require(self.neighbours is None or self.prior == "exemplar", "neighbours are for the exemplar prior alone")
+        _require(self.points_start == "examples" or self.prior == "bype", "points_start is for the prior bype alone")
         if isinstance(self.rule, PSVISettings) and self.rule.draws is None:
             _require(self.components >= 2, "the rule psvi centres its draws: take at least 2 components or draws")
 

@@ -23,11 +23,12 @@ from bype.run.identity import DataIdentity
 from bype.run.lock import LockError, RunLock
 from bype.span import Span, steps_per_epoch
 
-FORMAT_VERSION = 3
-_READ_VERSIONS = (2, 3)
+FORMAT_VERSION = 4
+_READ_VERSIONS = (2, 3, 4)
 _KEPT_CHECKPOINTS = 2
 _MAX_METRICS_BYTES = 2**24
 _WRITTEN = (
+    "audit.json",
     "best",
     "broken.json",
     "checkpoints",
@@ -137,7 +138,8 @@ class RunDirectory:
         if not self.checkpoints.steps():  # nothing was trained yet, or nothing that could be resumed
             self.check_fence()
             shutil.rmtree(self.best.folder, ignore_errors=True)
-            (self.folder / "evaluation.json").unlink(missing_ok=True)  # of a model that is gone
+            for name in ("audit.json", "evaluation.json"):  # of a model that is gone
+                (self.folder / name).unlink(missing_ok=True)
             self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(data)})
             return
         saved_config, saved_data = read_config(self.folder)
@@ -184,7 +186,7 @@ class RunDirectory:
 
 @dataclass(frozen=True)
 class _ConfigFile:
-    version: Literal[3]
+    version: Literal[4]
     config: TrainingConfig
     data: DataIdentity
 
@@ -203,11 +205,14 @@ def read_config(folder: Path) -> tuple[TrainingConfig, DataIdentity]:
 
 
 def _newest(fields: Any) -> Any:
-    """Return the fields of a config file of format 2 as format 3 has them; what was not there was not done."""
-    if not isinstance(fields, dict) or fields.get("version") != 2 or not isinstance(fields.get("config"), dict):
+    """Return the fields of a config file of an older format as the newest has them; what was not there was not done."""
+    version = fields.get("version") if isinstance(fields, dict) else None
+    if version not in (2, 3) or not isinstance(fields.get("config"), dict):
         return fields
-    added = {"dropout": 0.0, "flips": False, "shifts": 0, "decay": False, "scale_columns": False}
-    return {**fields, "version": 3, "config": {**added, **fields["config"]}}
+    added: dict[str, Any] = {"points_start": "examples"}
+    if version == 2:
+        added |= {"dropout": 0.0, "flips": False, "shifts": 0, "decay": False, "scale_columns": False}
+    return {**fields, "version": FORMAT_VERSION, "config": {**added, **fields["config"]}}
 
 
 def _require_version(fields: Any, folder: Path) -> None:

@@ -22,7 +22,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class _PaceFile:
-    version: Literal[3]
+    version: Literal[3, 4]
     paces: list[Pace]
 
 
