@@ -168,6 +168,33 @@ def test_rows_of_a_table_are_compared_on_one_scale(tmp_path):
     assert not found.groups[0].are_copies
 
 
+def test_where_new_rows_are_copies_too_the_audit_does_not_judge(tmp_path):
+    rows = np.random.default_rng(0).integers(0, 3, (400, 3))  # 27 different rows
+    np.save(tmp_path / "x.npy", rows.astype(np.float32))
+    prepare(tmp_path / "x.npy", tmp_path / "store", validation=0, test=100)
+    likelihood = FixedGaussian(1e-12, mean_range=None)
+    model = VAE((3,), likelihood, GaussianPrior(2), Plain(), Lookup(torch.from_numpy(rows[:50]).float()))
+    identity = DataIdentity.of(Store(tmp_path / "store"))
+    run = TrainedRun(tmp_path, TrainingConfig(prior="gaussian"), identity, 0, "", model.requires_grad_(False))
+    found, _ = audit_run(run, None, 50)
+    assert found.groups[0].held_out_copies == 100
+    assert not found.groups[0].are_copies
+    one_of_a_kind, _ = audit_run(hand_made_table(tmp_path / "rare", rows), None, 50)
+    assert one_of_a_kind.verdict.startswith("This audit cannot tell")
+
+
+def hand_made_table(folder: Path, rows: np.ndarray) -> TrainedRun:
+    """Held-out rows are in the training split once, so that their ratio is 0."""
+    folder.mkdir()
+    different = np.arange(300.0).reshape(100, 3)
+    np.savez(folder / "x.npz", x_train=different.astype(np.float32), x_test=different[:50].astype(np.float32))
+    prepare(folder / "x.npz", folder / "store", validation=0)
+    decoded = torch.from_numpy(rows[:50]).float()
+    model = VAE((3,), FixedGaussian(1e-12, mean_range=None), GaussianPrior(2), Plain(), Lookup(decoded))
+    identity = DataIdentity.of(Store(folder / "store"))
+    return TrainedRun(folder, TrainingConfig(prior="gaussian"), identity, 0, "", model.requires_grad_(False))
+
+
 def test_the_record_is_read_back_and_a_damaged_one_is_refused(store, tmp_path):
     found, _ = audit_run(hand_made(store, GaussianPrior(2), images(50, seed=9), tmp_path), None, 20)
     assert read_audit(tmp_path) == found

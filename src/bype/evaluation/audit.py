@@ -28,6 +28,7 @@ SHARE = 0.05
 SIGNIFICANCE = 0.01
 LARGE_SHARE = 0.10
 """A finding needs both: a share that chance explains in less than 1% of cases, and at least this share."""
+_ROUNDING = 1e-6
 _MOST_QUERIES = 2000
 _MOST_POINTS = 2000
 _PAIRS = 10
@@ -68,7 +69,9 @@ class Closeness:
     kind: Literal["points", "samples"]
     count: int
     num_copies: int
-    """How many are a training example, to the bit of a byte or a float32 number."""
+    """How many are a training example, but for rounding."""
+    held_out_copies: int
+    """How many held-out examples are; in a table of few values that is no sign of anything."""
     median_distance: float
     by_distance: Share
     """Closer to the nearest training example than 95% of held-out examples are."""
@@ -79,8 +82,11 @@ class Closeness:
 
     @property
     def are_copies(self) -> bool:
-        """Whether too many are close to one training example and far from the next."""
-        return self.num_copies > 0 or self.by_ratio.is_large
+        """Whether too many are close to one training example and far from the next, or any is one exactly.
+
+        Exact copies do not count where held-out examples are copies too.
+        """
+        return self.by_ratio.is_large or (self.num_copies > 0 and self.held_out_copies == 0)
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ class Audit:
     Examples
     --------
     >>> share = Share(threshold=0.8, share=0.04, p_value=0.9)
-    >>> near = Closeness("samples", 1000, 0, 3.5, share, share, [])
+    >>> near = Closeness("samples", 1000, 0, 0, 3.5, share, share, [])
     >>> Audit(500, "", "pixels", 50_000, "test", 2000, 3.9, [near]).verdict
     'No sign of copies: 4.0% of samples are as near to one training example as 5.0% of new examples are.'
     """
@@ -114,6 +120,10 @@ class Audit:
         """Say in plain words what was found. The rule is :attr:`Closeness.are_copies`."""
         shares = " and ".join(f"{100 * group.by_ratio.share:.1f}% of {group.kind}" for group in self.groups)
         compared = f"{shares} are as near to one training example as {100 * SHARE:.1f}% of new examples are."
+        if any(group.by_ratio.threshold == 0 for group in self.groups):
+            return (
+                f"This audit cannot tell: {100 * SHARE:.0f}% or more of new examples are training examples themselves."
+            )
         if not any(group.are_copies for group in self.groups):
             return f"No sign of copies: {compared}"
         bad = " and ".join(group.kind for group in self.groups if group.are_copies)
@@ -239,7 +249,8 @@ def _closeness(
     return Closeness(
         kind="points" if kind == "points" else "samples",
         count=len(group.rows),
-        num_copies=int((group.distance < 1e-6).sum()),
+        num_copies=int((group.distance < _ROUNDING).sum()),
+        held_out_copies=int((held_out.distance < _ROUNDING).sum()),
         median_distance=float(np.median(group.distance)),
         by_distance=compare(group.distance, held_out.distance),
         by_ratio=compare(group.ratio, held_out.ratio),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from bype.evaluation.audit import LARGE_SHARE, SHARE, SIGNIFICANCE, Audit, Closeness, Shown
+from bype.evaluation.audit import LARGE_SHARE, SHARE, SIGNIFICANCE, Audit, Closeness, Share, Shown
 from bype.plates import plate, to_bytes
 from bype.report.blocks import card, picture_of, section, table
 from bype.report.markup import Markup, element
@@ -33,8 +33,8 @@ def audit_page(name: str, audit: Audit, shown: Sequence[Shown], is_image: bool) 
         cards.append(card(group.kind.capitalize(), content, element("figcaption", text)))
     return whole_page(
         f"Audit of {name}",
-        audit.verdict,
-        [CAVEAT],
+        CAVEAT,
+        [audit.verdict],
         [
             section("In numbers", _explanation(audit), _numbers(audit), is_wide=True),
             section("Closest pairs", "Are these the same?", element("div", *cards, class_="cards"), is_wide=True),
@@ -48,7 +48,8 @@ def _explanation(audit: Audit) -> str:
         f"those of {audit.num_held_out:,} {audit.held_out} examples. {100 * SHARE:.0f}% is expected of new examples; "
         f"more means closer to the training data than new data are. The verdict takes the ratio of the nearest to the "
         f"second nearest distance: it finds copies if the share is at least {100 * LARGE_SHARE:.0f}% and chance "
-        f"explains it in less than {100 * SIGNIFICANCE:.0f}% of cases, or if any is a training example exactly."
+        f"explains it in less than {100 * SIGNIFICANCE:.0f}% of cases, or if any is a training example exactly "
+        f"and no {audit.held_out} example is."
     )
 
 
@@ -57,12 +58,16 @@ def _numbers(audit: Audit) -> Markup:
     groups, expected = audit.groups, f"{100 * SHARE:.1f} %"
     shares = {"closer by ratio": [g.by_ratio for g in groups], "closer by distance": [g.by_distance for g in groups]}
     rows = [
-        (name, [f"{100 * s.share:.1f} % (p {s.p_value:.2g})" for s in found] + [expected])
+        (name, [f"{100 * s.share:.1f} % (p {_p_value(s)})" for s in found] + [expected])
         for name, found in shares.items()
     ]
     rows.append(("median distance", [f"{g.median_distance:.3g}" for g in groups] + [f"{audit.median_distance:.3g}"]))
-    rows.append(("exact copies", [str(g.num_copies) for g in groups] + [""]))
+    rows.append(("exact copies", [str(g.num_copies) for g in groups] + [str(groups[0].held_out_copies)]))
     return table(head, rows)
+
+
+def _p_value(share: Share) -> str:
+    return "< 0.001" if share.p_value < 0.001 else f"{share.p_value:.3f}"
 
 
 def _pairs_table(group: Closeness) -> Markup:

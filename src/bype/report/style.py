@@ -59,7 +59,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { text-align: left; padding: 0.5rem 0.9rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 .card th, .card td { min-width: 0; padding: 0.4rem 0.6rem; }
 tr:last-child > * { border-bottom: 0; }
-thead th { background: var(--card); }
+thead th { background: var(--card); overflow-wrap: normal; }
 tbody th { font-weight: 500; color: var(--soft); min-width: 9.5rem; overflow-wrap: normal; }
 td { min-width: 9.5rem; overflow-wrap: normal; }
 .legend { display: flex; flex-wrap: wrap; gap: 0.2rem 1rem; margin: 0.6rem 0 0; padding: 0; list-style: none;
