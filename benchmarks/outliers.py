@@ -11,7 +11,8 @@ of the normal rows, and scored on the other half and all outliers; in the settin
 without labels, and scored on them. At most 2,000 rows of a table are taken, evenly spread. Ours is the model of
 ``bype fit``, trained for ``--steps`` steps instead of minutes, so that it does not depend on the machine. Others have
 the defaults of scikit-learn and PyOD, on columns of mean 0 and variance 1. PyOD is left out if it is not installed.
-``--images`` holds stores ``fashion-mnist`` and ``mnist``: a model of each is scored on test images of both.
+``--images`` holds stores ``fashion-mnist`` and ``mnist``: a model of 5,000 training images of each is scored
+on 1,000 test images of both.
 """
 
 import argparse
@@ -42,6 +43,7 @@ from bype.evaluation.outliers import ExampleScores, ScoreOptions
 from measure import machine
 
 MOST_ROWS = 2000
+TRAINING_IMAGES, TEST_IMAGES = 5000, 1000
 OURS = ("log_likelihood", "reconstruction", "latent_density", "log_ratio")
 TITLES = {
     "log_likelihood": "ours, log p(x)",
@@ -103,11 +105,7 @@ def ours(train: np.ndarray, test: np.ndarray, is_outlier: np.ndarray, steps: int
         np.savez(folder / "test.npz", x=test.astype(np.float32), y=is_outlier.astype(np.int64))
         prepare(folder / "train.npy", folder / "train", test=0, seed=seed)
         prepare(folder / "test.npz", folder / "test", validation=0, test=0)
-        config = dataclasses.replace(
-            config_of_fit(Store(folder / "train"), 1.0, seed), length=f"{steps} steps", checkpoint_every="50 percent"
-        )
-        bype.train(config, folder / "train", folder / "run")
-        run = bype.TrainedRun.open(folder / "run")
+        run = trained(folder, steps, seed)
         found = bype.score_examples(run, "train", data=folder / "test")
         labels = Store(folder / "test").split("train").labels(found.rows)
     return all_scores(found), labels
@@ -168,22 +166,35 @@ def measure_table(path: Path, setting: str, steps: int, seed: int) -> dict[str, 
     }
 
 
-def measure_images(folder: Path, inside: str, outside: str, steps: int, seed: int) -> dict[str, Any]:
-    """Train on one set of images and tell its test images from those of another."""
+def measure_images(stores: Path, inside: str, outside: str, steps: int, seed: int) -> dict[str, Any]:
+    """Train on images of one store and tell its test images from those of another."""
     with tempfile.TemporaryDirectory() as temporary:
-        config = dataclasses.replace(
-            config_of_fit(Store(folder / inside), 1.0, seed), length=f"{steps} steps", checkpoint_every="50 percent"
-        )
-        bype.train(config, folder / inside, Path(temporary) / "run")
-        run = bype.TrainedRun.open(Path(temporary) / "run")
-        options = ScoreOptions(num_examples=2000)
+        folder = Path(temporary)
+        for name, source, split, most in (
+            ("train", inside, "train", TRAINING_IMAGES),
+            ("known", inside, "test", TEST_IMAGES),
+            ("new", outside, "test", TEST_IMAGES),
+        ):
+            opened = Store(stores / source).split(split)
+            np.save(folder / f"{name}.npy", opened.read(spread_rows(len(opened), most))[:, 0])
+            prepare(folder / f"{name}.npy", folder / name, validation=None if name == "train" else 0, test=0)
+        run = trained(folder, steps, seed)
+        options = ScoreOptions(num_samples=20, num_references=200)
         known, new = (
-            all_scores(bype.score_examples(run, "test", data=folder / name, options=options))
-            for name in (inside, outside)
+            all_scores(bype.score_examples(run, "train", data=folder / name, options=options))
+            for name in ("known", "new")
         )
     is_outlier = np.repeat([0, 1], [len(known["linear"]), len(new["linear"])])
     found = {name: quality(np.concatenate([known[name], new[name]]), is_outlier) for name in known}
     return {"images": inside, "against": outside, "seed": seed, "steps": steps, "found": found}
+
+
+def trained(folder: Path, steps: int, seed: int) -> bype.TrainedRun:
+    """Train the model of ``bype fit`` on the store ``train`` in a folder, for so many steps."""
+    config = config_of_fit(Store(folder / "train"), 1.0, seed)
+    config = dataclasses.replace(config, length=f"{steps} steps", checkpoint_every="50 percent")
+    bype.train(config, folder / "train", folder / "run")
+    return bype.TrainedRun.open(folder / "run")
 
 
 def head(*names: str) -> Iterator[str]:
