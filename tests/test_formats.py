@@ -8,6 +8,7 @@ import pytest
 
 from bype.cli import main
 from bype.data.store import Store
+from bype.evaluation.audit import read_audit
 from bype.evaluation.records import read_results
 from bype.run.config import TrainingConfig
 from bype.run.directory import RunError, read_config
@@ -69,5 +70,15 @@ def test_a_run_of_format_3_opens_with_its_clock_and_its_baseline():
     assert (run.config.network, run.config.flips, run.config.shifts) == ("dense", True, 1)
     (found,) = read_results(FIXTURES / "format-3" / "run").evaluations
     assert found.baseline.kind == "probabilistic PCA"
+    assert run.config.points_start == "examples"
     paces = read_paces(FIXTURES / "format-3" / "run")
     assert paces[-1].next >= run.step
+
+
+def test_a_run_of_format_4_opens_with_its_start_its_clock_and_its_audit():
+    run = TrainedRun.open(FIXTURES / "format-4" / "run")
+    assert (run.config.points_start, run.config.components) == ("noise", 4)
+    assert read_paces(FIXTURES / "format-4" / "run")[-1].next >= run.step
+    found = read_audit(FIXTURES / "format-4" / "run")
+    assert found.step == run.step
+    assert [group.kind for group in found.groups] == ["points", "samples"]

@@ -4,10 +4,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bype.evaluation.audit import audit_run
     from bype.evaluation.density import DensityOptions
     from bype.evaluation.evaluate import evaluate
     from bype.evaluation.generation import embed, interpolate, reconstruct, sample
     from bype.evaluation.inference import Embedder
+    from bype.evaluation.outliers import score_examples
     from bype.evaluation.records import Evaluation
     from bype.export.onnx import export_onnx
     from bype.likelihoods import (
@@ -51,10 +53,12 @@ __version__ = "0.2.0.dev0"
 
 # Names are imported when they are first used, so that the command line answers without loading torch.
 _HOMES = {
+    "bype.evaluation.audit": ("audit_run",),
     "bype.evaluation.density": ("DensityOptions",),
     "bype.evaluation.evaluate": ("evaluate",),
     "bype.evaluation.generation": ("embed", "interpolate", "reconstruct", "sample"),
     "bype.evaluation.inference": ("Embedder",),
+    "bype.evaluation.outliers": ("score_examples",),
     "bype.evaluation.records": ("Evaluation",),
     "bype.likelihoods": (
         "Bernoulli",
@@ -128,6 +132,7 @@ __all__ = [
     "TrainedRun",
     "TrainingConfig",
     "VampPrior",
+    "audit_run",
     "conv_hvae",
     "embed",
     "evaluate",
@@ -140,6 +145,7 @@ __all__ = [
     "reconstruct",
     "residual_vae",
     "sample",
+    "score_examples",
     "train",
 ]
 

@@ -33,8 +33,21 @@ class BatchSlice:
     total: int
 
 
-RowRandomness = Randomness | BatchSlice
-"""Where random numbers for the rows of a batch come from: as above, or a slice of a larger batch."""
+@dataclass(frozen=True, eq=False)
+class SharedRows:
+    """The same random numbers for each row of a batch, so that what a row gets does not depend on the others.
+
+    Parameters
+    ----------
+    generator
+        Draws the numbers of one row.
+    """
+
+    generator: torch.Generator
+
+
+RowRandomness = Randomness | BatchSlice | SharedRows
+"""Where random numbers for the rows of a batch come from: as above, a slice of a larger batch, or shared by rows."""
 
 
 class GivenNoise:
@@ -85,6 +98,8 @@ def standard_normal(shape: Sequence[int], *, like: Tensor, generator: Noise = No
         return found
     if isinstance(generator, GivenNoise):
         return generator.take(shape)
+    if isinstance(generator, SharedRows):
+        return standard_normal((*shape[:-2], 1, shape[-1]), like=like, generator=generator.generator).expand(*shape)
     device = like.device if generator is None else generator.device
     return torch.randn(shape, dtype=like.dtype, device=device, generator=generator).to(like.device)
 

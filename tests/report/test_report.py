@@ -18,6 +18,7 @@ from bype.data.examples import StoreSource, spread_rows
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.generation import interpolate, reconstruct
+from bype.evaluation.outliers import ScoreOptions, score_examples
 from bype.plates import grid, plate, to_bytes
 from bype.report.charts import Series, histogram, line_chart, scatter, ticks
 from bype.report.contents import gather
@@ -67,7 +68,8 @@ def checked(page: str) -> Checker:
 
 def headings(checker: Checker) -> list[str]:
     wanted = {"In numbers", "Training", "Samples", "Samples by component", "Pseudocoreset", "Reconstructions",
-              "Interpolations", "Features", "Map", "Nearest neighbours", "Augmentation"}  # fmt: skip
+              "Interpolations", "Features", "Least likely examples", "Map", "Nearest neighbours",
+              "Augmentation"}  # fmt: skip
     return [text for text in checker.texts if text in wanted]
 
 
@@ -91,7 +93,7 @@ def test_the_page_of_one_run_has_every_part(evaluated):
     checker = checked(page)
     assert headings(checker) == [
         "In numbers", "Training", "Samples", "Samples by component", "Pseudocoreset", "Reconstructions",
-        "Interpolations", "Map", "Nearest neighbours",
+        "Interpolations", "Least likely examples", "Map", "Nearest neighbours",
     ]  # fmt: skip
     text = " ".join(checker.texts)
     assert "pseudocoreset of 20 points, moved by psvi" in text
@@ -131,6 +133,20 @@ def test_pictures_show_the_right_images_in_the_right_order(evaluated):
     assert lines.std(1).mean() < 0.9 * lines.reshape(60, 12, 12).std(0).mean()
 
 
+def test_the_least_likely_examples_are_shown_with_their_scores(evaluated):
+    contents = gather(evaluated, "first")
+    page = render([contents])
+    run = TrainedRun.open(evaluated)
+    found = score_examples(run, "test", options=ScoreOptions(20, 500))
+    worst = found.least_likely(8)
+    assert [example.row for example in contents.unusual] == found.rows[worst].tolist()
+    text = " ".join(checked(page).texts)
+    assert f"{found.log_likelihood[worst[0]]:,.1f}" in text
+    assert "Of 75 test examples." in text
+    picture = pictures(page)[f"Row {found.rows[worst[3]]}, first"]
+    assert np.array_equal(picture, run.store().split("test").read(found.rows[worst[3:4]])[0, 0])
+
+
 def test_names_from_data_are_escaped(trained_features, tmp_path):
     run = Path(shutil.copytree(trained_features, tmp_path / "<script>alert(1)"))
     config = json.loads((run / "config.json").read_text())
@@ -143,6 +159,7 @@ def test_names_from_data_are_escaped(trained_features, tmp_path):
     assert "<img src=x" not in page
     assert "<script>" not in page
     assert "<b>depth</b>" in checker.texts  # as text, not as an element
+    assert "columns that made it so" in checker.texts
     assert any("<script>alert(1)" in text for text in checker.texts)
     assert "Features" in headings(checker)
     assert "Samples" not in headings(checker)
@@ -152,7 +169,9 @@ def test_names_from_data_are_escaped(trained_features, tmp_path):
 def test_without_labels_pseudocoreset_or_evaluation_the_page_is_whole(trained_gaussian, tmp_path):
     run = Path(shutil.copytree(trained_gaussian, tmp_path / "plain"))
     page = render([gather(run, "plain")])
-    assert headings(checked(page)) == ["In numbers", "Training", "Samples", "Reconstructions", "Interpolations"]
+    assert headings(checked(page)) == [
+        "In numbers", "Training", "Samples", "Reconstructions", "Interpolations", "Least likely examples",
+    ]  # fmt: skip
     assert "There is no evaluation yet" in page
     evaluate(TrainedRun.open(run), "test", density=DensityOptions(5))
     found = headings(checked(render([gather(run, "plain")])))

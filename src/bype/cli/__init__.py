@@ -26,6 +26,8 @@ _COMMANDS = {
     ("reproduce", "page"): ("reproduce", "--out DIR --page MD", "print all of them from the records"),
     ("reproduce",): ("reproduce", "ITEM --stores DIR --out DIR", "make a table or figure of the paper"),
     ("export",): ("export", "RUN --out DIR", "write ONNX files that work without torch"),
+    ("score",): ("score", "RUN --out FILE", "score each example, to find unusual ones"),
+    ("audit",): ("audit", "RUN", "measure how close points and samples are to training data"),
     ("report",): ("report", "RUN [RUN ...] --out HTML", "show runs side by side on one page"),
 }
 

@@ -7,8 +7,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from bype.data.examples import spread_rows
+from bype.data.scaling import mean_and_variance
 from bype.priors.base import ExampleSource, draw_rows, into_range
-from bype.randomness import Randomness
+from bype.randomness import Randomness, standard_normal
+
+_NOISE_ROWS, _CHUNK_ROWS = 2_000, 250
 
 
 def project_to_simplex(weights: Tensor, total: float) -> Tensor:
@@ -101,6 +105,29 @@ class Pseudocoreset(nn.Module):
         """Start at ``size`` different examples of ``source``, drawn uniformly, with equal weights (Algorithm 2)."""
         rows = draw_rows(len(source), size, replace=False, generator=generator)
         return cls(source.take(rows), len(source), data_range=data_range)
+
+    @classmethod
+    def from_noise(
+        cls,
+        source: ExampleSource,
+        size: int,
+        data_range: tuple[float, float] | None = (0.0, 1.0),
+        *,
+        generator: Randomness = None,
+    ) -> Self:
+        """Start at noise with the mean and the variance that each dimension has over ``source``, with equal weights.
+
+        No example is copied: all that the start knows of the data are these means and variances, of at most 2,000
+        examples, evenly spread.
+        """
+        rows = torch.from_numpy(spread_rows(len(source), _NOISE_ROWS))
+        shape = source.take(rows[:1]).shape[1:]
+        mean, variance, _ = mean_and_variance(
+            lambda: (source.take(chunk).cpu().flatten(1) for chunk in torch.split(rows, _CHUNK_ROWS))
+        )
+        noise = standard_normal((size, len(mean)), like=torch.empty(0), generator=generator)
+        points = (mean + variance.sqrt() * noise).float().reshape(size, *shape)
+        return cls(into_range(points, data_range), len(source), data_range=data_range)
 
     @classmethod
     def from_classes(

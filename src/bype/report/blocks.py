@@ -24,9 +24,17 @@ def card(title: str, content: Markup, *below: Markup) -> Markup:
 
 def picture_of(picture: Image.Image, text: str) -> Markup:
     """Return a picture that is part of the page's file."""
-    data = base64.b64encode(png(picture)).decode()
     small = picture.width < 700
-    return element("img", src=f"data:image/png;base64,{data}", alt=text, class_="pixels" if small else None)
+    return element("img", src=_embedded(picture), alt=text, class_="pixels" if small else None)
+
+
+def thumbnail(picture: Image.Image, text: str) -> Markup:
+    """Return a small picture, for a cell of a table."""
+    return element("img", src=_embedded(picture), alt=text, class_="thumbnail")
+
+
+def _embedded(picture: Image.Image) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png(picture)).decode()}"
 
 
 def pictures(

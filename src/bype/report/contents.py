@@ -12,6 +12,7 @@ from bype.data.files import FileError
 from bype.data.store import Store
 from bype.evaluation import generation
 from bype.evaluation.evaluate import default_split
+from bype.evaluation.outliers import ScoreOptions, score_examples
 from bype.evaluation.pseudopoints import PseudoPoints, describe_points
 from bype.evaluation.records import ClassifierError, Evaluation, read_results
 from bype.mixtures import NormalMixture
@@ -24,6 +25,9 @@ from bype.run.opened import TrainedRun, own_store
 
 _COLUMNS = 10
 _LINES = 6
+_UNUSUAL = 8
+_QUICK_SCORES = ScoreOptions(num_samples=20, num_references=500, num_examples=500)
+"""Enough to find the least likely examples in seconds; ``bype score`` takes more draws and all examples."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,19 @@ class FeatureSummary:
     data_spread: list[float]
     sample_mean: list[float]
     sample_spread: list[float]
+
+
+@dataclass(frozen=True)
+class UnusualExample:
+    """One of the least likely examples."""
+
+    row: int
+    log_likelihood: float
+    percentile: float
+    log_ratio: float
+    picture: Image.Image | None
+    columns: list[str]
+    """Those that made it unlikely, for a row of a table."""
 
 
 @dataclass
@@ -56,6 +73,9 @@ class RunContents:
     reconstructions: Image.Image | None = None
     interpolations: Image.Image | None = None
     features: FeatureSummary | None = None
+    unusual: list[UnusualExample] = field(default_factory=list)
+    unusual_of: str = ""
+    """Among which examples these are the least likely, in words."""
     notes: list[str] = field(default_factory=list)
     """What is missing, and why."""
 
@@ -87,7 +107,33 @@ def gather(folder: Path, name: str, data: Path | None = None) -> RunContents:
         contents.points = describe_points(run.model, store.split("train"), len(run.data.classes))
         if is_image_shape(run.data.shape):
             _add_points(contents, contents.points, store)
+    if store is not None:
+        _add_unusual(contents, run, store)
     return contents
+
+
+def _add_unusual(contents: RunContents, run: TrainedRun, store: Store) -> None:
+    split = store.split(default_split(store))
+    found = score_examples(run, split.name, data=store.folder, options=_QUICK_SCORES)
+    contents.unusual_of = f"{len(found.rows):,} {split.name} examples"
+    names = feature_names(run.data)
+    for place in found.least_likely(_UNUSUAL):
+        pixels = split.read(found.rows[place : place + 1])
+        contents.unusual.append(
+            UnusualExample(
+                row=int(found.rows[place]),
+                log_likelihood=float(found.log_likelihood[place]),
+                percentile=float(found.percentile[place]),
+                log_ratio=float(found.log_ratio[place]),
+                picture=plate([pixels]) if is_image_shape(run.data.shape) else None,
+                columns=[] if found.columns is None else [names[k] for k in found.columns[place]],
+            )
+        )
+
+
+def feature_names(data: DataIdentity) -> list[str]:
+    """Return the names of the features, or their numbers."""
+    return list(data.names) or [f"feature {k}" for k in range(data.shape[0])]
 
 
 def _add_images(contents: RunContents, run: TrainedRun, store: Store | None, generator: torch.Generator) -> None:
@@ -123,7 +169,10 @@ def _feature_summary(run: TrainedRun, store: Store, generator: torch.Generator) 
     split = store.split(default_split(store))
     data = split.read(spread_rows(len(split), 2000)).astype(np.float64)
     made = generation.sample(run.model, 2000, with_noise=True, generator=generator).double().numpy()
-    names = list(run.data.names) or [f"feature {k}" for k in range(data.shape[1])]
     return FeatureSummary(
-        names, data.mean(0).tolist(), data.std(0).tolist(), made.mean(0).tolist(), made.std(0).tolist()
+        feature_names(run.data),
+        data.mean(0).tolist(),
+        data.std(0).tolist(),
+        made.mean(0).tolist(),
+        made.std(0).tolist(),
     )

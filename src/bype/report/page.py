@@ -6,7 +6,7 @@ from bype.report.blocks import pictures
 from bype.report.contents import RunContents
 from bype.report.markup import Markup, element, join
 from bype.report.numbers import numbers
-from bype.report.sections import augmentation, coreset, features, how_good, maps, neighbours, training
+from bype.report.sections import augmentation, coreset, features, how_good, maps, neighbours, training, unusual
 from bype.report.style import STYLE
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -15,6 +15,13 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 def render(runs: Sequence[RunContents]) -> str:
     """Return the page for one run, or several side by side."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs side by side"
+    return whole_page(title, _subtitle(runs), _notes(runs), _sections(runs), is_flow=len(runs) == 1)
+
+
+def whole_page(
+    title: str, subtitle: str, notes: Sequence[str], sections: Sequence[Markup], *, is_flow: bool = False
+) -> str:
+    """Return a page that needs no other file; in a flow, narrow sections stand side by side."""
     head = join(
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -24,9 +31,9 @@ def render(runs: Sequence[RunContents]) -> str:
     )
     body = join(
         element("h1", title),
-        element("p", _subtitle(runs), class_="soft"),
-        *[element("p", note, class_="note") for note in _notes(runs)],
-        element("main", *_sections(runs), class_="flow" if len(runs) == 1 else None),
+        element("p", subtitle, class_="soft"),
+        *[element("p", note, class_="note") for note in notes],
+        element("main", *sections, class_="flow" if is_flow else None),
     )
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 
@@ -66,6 +73,7 @@ def _sections(runs: Sequence[RunContents]) -> list[Markup]:
             lambda run: run.interpolations,
         ),
         features(runs),
+        unusual(runs),
         maps(runs),
         neighbours(runs),
         augmentation(runs),

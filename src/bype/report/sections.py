@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from bype.evaluation.pseudopoints import PseudoPoints
-from bype.report.blocks import card, heading, key, picture_of, section, table
+from bype.report.blocks import card, heading, key, picture_of, section, table, thumbnail
 from bype.report.charts import Series, histogram, line_chart, scatter
 from bype.report.contents import RunContents
 from bype.report.markup import Markup, element
@@ -137,6 +137,36 @@ def features(runs: Sequence[RunContents]) -> Markup:
         return Markup("")
     text = f"Mean ± standard deviation of each feature, up to {_MAX_CLASSES} of them, in the data and in samples."
     return section("Features", text, element("div", *cards, class_="cards"))
+
+
+def unusual(runs: Sequence[RunContents]) -> Markup:
+    """Return the least likely examples."""
+    cards = []
+    for run in runs:
+        if not run.unusual:
+            continue
+        rows, is_table = [], bool(run.unusual[0].columns)
+        for found in run.unusual:
+            cells = [f"{found.log_likelihood:,.1f}", f"{found.percentile:.1f}", f"{found.log_ratio:+,.1f}"]
+            if is_table:
+                cells.append(", ".join(found.columns))
+            elif found.picture is not None:
+                cells.insert(0, thumbnail(found.picture, f"Row {found.row}, {run.name}"))
+            rows.append((str(found.row), cells))
+        head = ["row", *([] if is_table else [""]), "log p(x)", "percentile", "log ratio"]
+        head += ["columns that made it so"] if is_table else []
+        caption = element("figcaption", f"Of {run.unusual_of}. {_UNUSUAL_CAPTION}")
+        cards.append(card(heading(runs, run), table(head, rows), caption))
+    if not cards:
+        return Markup("")
+    text = "In nats; the percentile is the percentage of training examples that are less likely."
+    return section("Least likely examples", text, element("div", *cards, class_="cards"))
+
+
+_UNUSUAL_CAPTION = (
+    "The log ratio is log p(x) minus that of the linear model with as many latents. The likelihood alone ranks some "
+    "outliers high, such as plain images. bype score writes all scores of all examples."
+)
 
 
 def maps(runs: Sequence[RunContents]) -> Markup:

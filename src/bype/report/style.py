@@ -50,6 +50,7 @@ section { min-width: 0; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 1rem; margin: 0;
   min-width: 0; break-inside: avoid; }
 .card img { display: block; width: 100%; height: auto; border-radius: 4px; background: #fff; }
+.card .thumbnail { width: 3.5rem; image-rendering: pixelated; }
 .pixels { image-rendering: pixelated; }
 figcaption { margin-top: 0.6rem; }
 .note { border-left: 3px solid var(--accent); padding-left: 0.75rem; }
@@ -58,7 +59,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { text-align: left; padding: 0.5rem 0.9rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 .card th, .card td { min-width: 0; padding: 0.4rem 0.6rem; }
 tr:last-child > * { border-bottom: 0; }
-thead th { background: var(--card); }
+thead th { background: var(--card); overflow-wrap: normal; }
 tbody th { font-weight: 500; color: var(--soft); min-width: 9.5rem; overflow-wrap: normal; }
 td { min-width: 9.5rem; overflow-wrap: normal; }
 .legend { display: flex; flex-wrap: wrap; gap: 0.2rem 1rem; margin: 0.6rem 0 0; padding: 0; list-style: none;

@@ -158,7 +158,7 @@ def _build_likelihood(config: TrainingConfig, shape: tuple[int, ...]) -> Likelih
 def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: ExampleSource, labels: Tensor | None) -> Prior:
     data_range = (0.0, 1.0) if len(shape) == 3 else None
     generator = generator_for(config.seed, "prior start")
-    starts_at_examples = config.prior == "bype" or (config.prior == "vamp" and config.vamp_start == "examples")
+    starts_at_examples = {"bype": config.points_start, "vamp": config.vamp_start}.get(config.prior) == "examples"
     if starts_at_examples and config.components > len(source):
         raise ConfigError(
             f"{config.components} components are more than the {len(source)} examples to train on; "
@@ -197,7 +197,8 @@ def _build_pseudocoreset(
     generator: torch.Generator,
 ) -> Pseudocoreset:
     if not config.labelled:
-        return Pseudocoreset.from_source(source, config.components, data_range, generator=generator)
+        start = Pseudocoreset.from_source if config.points_start == "examples" else Pseudocoreset.from_noise
+        return start(source, config.components, data_range, generator=generator)
     if labels is None:
         labels = torch.zeros(len(source), dtype=torch.int64)
     try:

@@ -76,6 +76,9 @@ class TrainingConfig:
     labelled: bool = advanced(
         False, "Give each class pseudo-points of its own, which its examples alone move; the store must have labels"
     )
+    points_start: Literal["examples", "noise"] = advanced(
+        "examples", "Start pseudo-points as training examples, or as noise around the mean example, which copies none"
+    )
     vamp_start: Literal["random", "examples"] = advanced(
         "random", "Start pseudo-inputs of the VampPrior as the authors' did (random), or as they meant to (examples)"
     )
@@ -124,6 +127,8 @@ class TrainingConfig:
                 isinstance(self.rule, TrackingSettings) and self.rule.scored_points is None,
                 "labelled points need the prior bype and the rule tracking, without scored_points",
             )
+            _require(self.points_start == "examples", "labelled points start as examples of their classes")
+        _require(self.points_start == "examples" or self.prior == "bype", "points_start is for the prior bype alone")
         if isinstance(self.rule, PSVISettings) and self.rule.draws is None:
             _require(self.components >= 2, "the rule psvi centres its draws: take at least 2 components or draws")
 

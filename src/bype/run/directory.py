@@ -28,6 +28,7 @@ _READ_VERSIONS = (2, 3, 4)
 _KEPT_CHECKPOINTS = 2
 _MAX_METRICS_BYTES = 2**24
 _WRITTEN = (
+    "audit.json",
     "best",
     "broken.json",
     "checkpoints",
@@ -137,7 +138,8 @@ class RunDirectory:
         if not self.checkpoints.steps():  # nothing was trained yet, or nothing that could be resumed
             self.check_fence()
             shutil.rmtree(self.best.folder, ignore_errors=True)
-            (self.folder / "evaluation.json").unlink(missing_ok=True)  # of a model that is gone
+            for name in ("audit.json", "evaluation.json"):  # of a model that is gone
+                (self.folder / name).unlink(missing_ok=True)
             self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(data)})
             return
         saved_config, saved_data = read_config(self.folder)
@@ -207,7 +209,7 @@ def _newest(fields: Any) -> Any:
     version = fields.get("version") if isinstance(fields, dict) else None
     if version not in (2, 3) or not isinstance(fields.get("config"), dict):
         return fields
-    added: dict[str, Any] = {"labelled": False}
+    added: dict[str, Any] = {"labelled": False, "points_start": "examples"}
     if version == 2:
         added |= {"dropout": 0.0, "flips": False, "shifts": 0, "decay": False, "scale_columns": False}
     return {**fields, "version": FORMAT_VERSION, "config": {**added, **fields["config"]}}

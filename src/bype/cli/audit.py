@@ -1,0 +1,63 @@
+"""Finding copies of training examples in a model."""
+
+from dataclasses import dataclass
+
+from bype.cli.options import MaybePath, RunFolder, UsageError, parse
+
+_ABOUT = """Measure how close pseudo-points and samples are to training examples.
+
+The distances are compared with those of held-out examples. Do this before you share a model. It is a measure, not a
+guarantee. The record is audit.json in the run.
+
+Example: bype audit RUN --out audit.html"""
+
+
+@dataclass(frozen=True)
+class _Audit:
+    run: RunFolder
+    """Open this run directory"""
+    out: MaybePath = None
+    """Write a page to this new .html file, or the closest pairs of images to a .png file"""
+    data: MaybePath = None
+    """Look here for the store that the run was trained on, if it has moved"""
+    samples: int = 1000
+    """Draw this many samples"""
+
+
+def audit(words: list[str]) -> int:
+    """Compare points and samples with training examples."""
+    options = parse(_Audit, words, "bype audit", _ABOUT)
+    out = options.out
+    if out is not None and out.suffix not in (".html", ".htm", ".png"):
+        raise UsageError(f"cannot write an audit to {out}; choose a name that ends in .html or .png")
+    if out is not None and out.exists():
+        raise UsageError(f"{out} exists; choose another --out")
+    if options.samples < 1:
+        raise UsageError("--samples must be at least 1")
+    from bype.console import progress_bar
+    from bype.data.files import write_atomic
+    from bype.evaluation.audit import SHARE, audit_run
+    from bype.plates import is_image_shape, png
+    from bype.report.audit_page import CAVEAT, audit_page, pairs_picture
+    from bype.run.opened import TrainedRun
+
+    run = TrainedRun.open(options.run, options.data)
+    is_image = is_image_shape(run.data.shape)
+    if out is not None and out.suffix == ".png" and not is_image:
+        raise UsageError("this run was trained on features, which have no picture; choose a name that ends in .html")
+    found, shown = audit_run(run, options.data, options.samples, progress_bar)
+    print(f"held-out examples: {found.num_held_out:,} of {found.held_out}; {100 * SHARE:.0f}% are below each threshold")
+    print(f"  median distance to the nearest of {found.num_train:,} training examples {found.median_distance:.3f}")
+    for group in found.groups:
+        print(f"{group.count:,} {group.kind}: median distance {group.median_distance:.3f}, {group.num_copies} copies")
+        for title, share in (("ratio to the second nearest", group.by_ratio), ("distance", group.by_distance)):
+            print(f"  closer by {title}: {100 * share.share:.1f}% (p-value {share.p_value:.2g})")
+    if out is not None:
+        name = options.run.absolute().name
+        page = (
+            png(pairs_picture(shown), 3) if out.suffix == ".png" else audit_page(name, found, shown, is_image).encode()
+        )
+        write_atomic(out, page)
+        print(f"closest pairs in {out}")
+    print(f"\n{found.verdict}\n{CAVEAT}")
+    return 0

@@ -1,0 +1,109 @@
+"""Finding unusual examples."""
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bype.cli.options import MaybeName, MaybePath, RunFolder, UsageError, parse
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SHOWN = 5
+_ABOUT = """Score each example, to find unusual ones. All scores are small where an example is unusual.
+
+Compare several scores: log p(x) alone is known to rank some outliers above the data, such as plain images.
+
+Example: bype score RUN --split test --out scores.csv"""
+
+
+@dataclass(frozen=True)
+class _Score:
+    run: RunFolder
+    """Open this run directory"""
+    out: Path
+    """Write a line for each example to this new .csv, .npz or .parquet file"""
+    data: MaybePath = None
+    """Score examples of this store instead of the one that the run was trained on"""
+    split: MaybeName = None
+    """Choose the split; if left out, test, or else validation, or else train"""
+    samples: int = 100
+    """Estimate log p(x) with this many draws, the same for each example"""
+    references: int = 2000
+    """Find percentiles among this many training examples, spread evenly"""
+    device: str = "cpu"
+    """Compute on cpu, or on cuda for a GPU"""
+
+
+def score(words: list[str]) -> int:
+    """Score the examples of a split."""
+    options = parse(_Score, words, "bype score", _ABOUT)
+    if options.out.suffix not in (".csv", ".npz", ".parquet"):
+        raise UsageError(f"cannot write scores to {options.out}; choose a name that ends in .csv, .npz or .parquet")
+    if options.out.exists():
+        raise UsageError(f"{options.out} exists; choose another --out")
+    if options.samples < 1 or options.references < 1:
+        raise UsageError("--samples and --references must be at least 1")
+    from bype.console import progress_bar
+    from bype.data.files import write_atomic
+    from bype.data.sources.base import require_extra
+    from bype.distributed import device_named
+    from bype.evaluation.evaluate import default_split
+    from bype.evaluation.outliers import ScoreOptions, score_examples
+    from bype.run.opened import TrainedRun
+
+    if options.out.suffix == ".parquet":
+        require_extra("pyarrow", "parquet")
+    run = TrainedRun.open(options.run, options.data, device_named(options.device))
+    store = run.store(options.data)
+    split = store.split(options.split or default_split(store))
+    chosen = ScoreOptions(options.samples, options.references)
+    found = score_examples(run, split.name, data=options.data, options=chosen, stage=progress_bar)
+    columns = found.as_columns(run.data.names)
+    if split.has_labels:
+        columns["label"] = split.labels(found.rows)
+    write_atomic(options.out, {".csv": _csv, ".npz": _npz, ".parquet": _parquet}[options.out.suffix](columns))
+    print(f"{len(found.rows):,} examples of {split.name} in {options.out}; log p(x) with {found.num_samples} draws")
+    print(f"percentiles are among {found.num_references:,} training examples, which the model has seen:")
+    print("new examples have smaller ones, by more the more a model is overfitted")
+    print("the least likely (compare the other scores: log p(x) alone ranks some outliers high):")
+    for place in found.least_likely(_SHOWN):
+        line = f"  row {found.rows[place]}: log p(x) {found.log_likelihood[place]:.2f}"
+        line += f", percentile {found.percentile[place]:.1f}, log ratio {found.log_ratio[place]:+.2f}"
+        if found.columns is not None:
+            line += ", by " + ", ".join(_named(k, run.data.names) for k in found.columns[place])
+        print(line)
+    return 0
+
+
+def _named(column: int, names: tuple[str, ...]) -> str:
+    return names[column] if names else f"column {column}"
+
+
+def _csv(columns: "dict[str, NDArray[Any]]") -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+    return text.getvalue().encode()
+
+
+def _npz(columns: "dict[str, NDArray[Any]]") -> bytes:
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.savez(buffer, **columns)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def _parquet(columns: "dict[str, NDArray[Any]]") -> bytes:
+    import pyarrow
+    from pyarrow import parquet
+
+    buffer = io.BytesIO()
+    parquet.write_table(
+        pyarrow.table({name: pyarrow.array(values.tolist()) for name, values in columns.items()}), buffer
+    )
+    return buffer.getvalue()

@@ -1,0 +1,270 @@
+"""Does a model give its training examples away? How near its points and samples are to them, beside new examples."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bype.data.decode import decode_file
+from bype.data.examples import StoreSource, spread_rows
+from bype.data.files import to_json, write_atomic
+from bype.data.scaling import Scaling
+from bype.evaluation.evaluate import Stage, silent
+from bype.evaluation.generation import sample
+from bype.evaluation.neighbours import Nearest, nearest
+from bype.priors.base import ExampleSource, MappedSource
+from bype.randomness import generator_for
+from bype.run.directory import RunError
+from bype.run.opened import TrainedRun, own_store
+
+FILE_NAME = "audit.json"
+SHARE = 0.05
+"""Thresholds are the values below which this share of held-out examples lies."""
+SIGNIFICANCE = 0.01
+LARGE_SHARE = 0.10
+"""A finding needs both: a share that chance explains in less than 1% of cases, and at least this share."""
+_ROUNDING = 1e-6
+_MOST_QUERIES = 2000
+_MOST_POINTS = 2000
+_PAIRS = 10
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A point or a sample, and the training example nearest to it."""
+
+    number: int
+    """Of the point or the sample, counted from 0."""
+    row: int
+    """Of the training example."""
+    distance: float
+    ratio: float
+    """The distance over that of the second nearest training example."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many lie below a threshold that 5% of held-out examples lie below."""
+
+    threshold: float
+    share: float
+    p_value: float
+    """The probability of so many or more, if these were new examples like the held-out ones."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the share is more than chance explains, and not small."""
+        return self.p_value < SIGNIFICANCE and self.share >= LARGE_SHARE
+
+
+@dataclass(frozen=True)
+class Closeness:
+    """How near the points, or samples, of a model are to its training examples."""
+
+    kind: Literal["points", "samples"]
+    count: int
+    num_copies: int
+    """How many are a training example, but for rounding."""
+    held_out_copies: int
+    """How many held-out examples are; in a table of few values that is no sign of anything."""
+    median_distance: float
+    by_distance: Share
+    """Closer to the nearest training example than 95% of held-out examples are."""
+    by_ratio: Share
+    """Closer in proportion to the second nearest one: it tells a copy from what is merely smooth or typical."""
+    closest: list[Pair]
+    """Those with the smallest ratios, the smallest first."""
+
+    @property
+    def are_copies(self) -> bool:
+        """Whether too many are close to one training example and far from the next, or any is one exactly.
+
+        Exact copies do not count where held-out examples are copies too.
+        """
+        return self.by_ratio.is_large or (self.num_copies > 0 and self.held_out_copies == 0)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The content of ``audit.json``. It is a measure, not a guarantee: it sees copies, not all that could leak.
+
+    Examples
+    --------
+    >>> share = Share(threshold=0.8, share=0.04, p_value=0.9)
+    >>> near = Closeness("samples", 1000, 0, 0, 3.5, share, share, [])
+    >>> Audit(500, "", "pixels", 50_000, "test", 2000, 3.9, [near]).verdict
+    'No sign of copies: 4.0% of samples are as near to one training example as 5.0% of new examples are.'
+    """
+
+    version: Literal[1] = dataclasses.field(default=1, kw_only=True)
+    step: int
+    fingerprint: str
+    """Of the store."""
+    unit: Literal["pixels", "scaled columns"]
+    """Distances are Euclidean: of pixels between 0 and 1, or of columns with standard deviation 1."""
+    num_train: int
+    held_out: str
+    """The split that held-out examples come from."""
+    num_held_out: int
+    median_distance: float
+    """Of held-out examples."""
+    groups: list[Closeness]
+
+    @property
+    def verdict(self) -> str:
+        """Say in plain words what was found. The rule is :attr:`Closeness.are_copies`."""
+        shares = " and ".join(f"{100 * group.by_ratio.share:.1f}% of {group.kind}" for group in self.groups)
+        compared = f"{shares} are as near to one training example as {100 * SHARE:.1f}% of new examples are."
+        if any(group.by_ratio.threshold == 0 for group in self.groups):
+            return (
+                f"This audit cannot tell: {100 * SHARE:.0f}% or more of new examples are training examples themselves."
+            )
+        if not any(group.are_copies for group in self.groups):
+            return f"No sign of copies: {compared}"
+        bad = " and ".join(group.kind for group in self.groups if group.are_copies)
+        copies = sum(group.num_copies for group in self.groups)
+        exact = f" {copies} of them are training examples exactly." if copies else ""
+        return f"The {bad} give training examples away: {compared}{exact}"
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """The closest pairs as examples, in the units of the data."""
+
+    kind: str
+    made: NDArray[np.float32]
+    real: NDArray[np.float32]
+
+
+@torch.no_grad()
+def audit_run(
+    run: TrainedRun, data: Path | None = None, num_samples: int = 1000, stage: Stage = silent
+) -> tuple[Audit, list[Shown]]:
+    """Measure how near a run's points and samples are to its training examples, and write ``audit.json``.
+
+    Distances are compared with those of held-out examples, of the test split or else the validation split. Sampled
+    images are the means of the likelihood, as ``bype sample`` shows them; sampled rows of a table have its noise, as
+    the rows of the data have.
+
+    Parameters
+    ----------
+    run
+        The run.
+    data
+        Where the store that it was trained on may be, if it has moved.
+    num_samples
+        How many samples to draw.
+    stage
+        Called with the title of each stage.
+    """
+    store = own_store(run.data, data)
+    name = next((name for name in ("test", "validation") if name in store.manifest.splits), None)
+    if name is None:
+        raise RunError(f"{store.folder} has no test or validation split; an audit compares with held-out examples")
+    held_out = StoreSource(store.split(name))
+    train = StoreSource(store.split("train"))
+    scaling = _scaling(run, train)
+    is_table = len(run.data.shape) == 1
+    drawn = sample(run.model, num_samples, with_noise=is_table, generator=generator_for(0, "audit"))
+    made = {"samples": drawn.cpu()}
+    if (own := run.model.prior.own_points()) is not None:
+        heaviest = torch.argsort(own.probabilities, descending=True, stable=True)[:_MOST_POINTS].sort().values
+        made = {"points": run.model.to_data_units(own.points)[heaviest].cpu(), **made}
+    known = held_out.read(spread_rows(len(held_out), _MOST_QUERIES))
+    queries = torch.cat([scaling(x).flatten(1) for x in (known, *made.values())])
+    with stage("comparing with training examples") as report:
+        found = nearest(queries, MappedSource(train, scaling), report)
+    parts = np.cumsum([len(known), *map(len, made.values())])[:-1]
+    near, *others = (
+        Nearest(*group)
+        for group in zip(*(np.split(v, parts) for v in (found.rows, found.distance, found.second)), strict=True)
+    )
+    numbers = {"points": heaviest.numpy()} if own is not None else {}
+    groups, shown = [], []
+    for kind, group in zip(made, others, strict=True):
+        order = np.argsort(group.ratio, kind="stable")[:_PAIRS]
+        groups.append(_closeness(kind, group, near, numbers.get(kind, np.arange(len(group.rows))), order))
+        shown.append(Shown(kind, made[kind][order].numpy(), train.read(group.rows[order]).numpy()))
+    audit = Audit(
+        step=run.step,
+        fingerprint=store.manifest.fingerprint,
+        unit="scaled columns" if is_table else "pixels",
+        num_train=len(train),
+        held_out=name,
+        num_held_out=len(known),
+        median_distance=float(np.median(near.distance)),
+        groups=groups,
+    )
+    write_atomic(run.folder / FILE_NAME, to_json(dataclasses.asdict(audit)))
+    return audit, shown
+
+
+def read_audit(run: Path) -> Audit | None:
+    """Read the audit of a run, which is not trusted; ``None`` if there is none yet."""
+    path = run / FILE_NAME
+    return decode_file(Audit, path) if path.exists() else None
+
+
+def compare(values: NDArray[np.float64], held_out: NDArray[np.float64]) -> Share:
+    """Return how many values lie below the threshold that 5% of held-out values lie below.
+
+    The threshold is the k-th smallest of n held-out values. If m new values were drawn like them, the number below
+    it would have a beta-binomial distribution with parameters m, k and n - k + 1; so its p-value is exact.
+
+    Examples
+    --------
+    >>> compare(np.arange(100.0), np.arange(100.0)).share
+    0.04
+    """
+    k = max(1, int(SHARE * len(held_out)))
+    threshold = float(np.sort(held_out)[k - 1])
+    below = int((values < threshold).sum())
+    return Share(threshold, below / len(values), _tail(below, len(values), k, len(held_out) - k + 1))
+
+
+def _tail(least: int, count: int, a: float, b: float) -> float:
+    """Return the probability that a beta-binomial number of ``count`` is at least ``least``."""
+
+    def log_beta(p: float, q: float) -> float:
+        return math.lgamma(p) + math.lgamma(q) - math.lgamma(p + q)
+
+    def log_choose(k: int) -> float:
+        return math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
+
+    whole = log_beta(a, b)
+    return min(
+        1.0, sum(math.exp(log_choose(k) + log_beta(k + a, count - k + b) - whole) for k in range(least, count + 1))
+    )
+
+
+def _closeness(
+    kind: str, group: Nearest, held_out: Nearest, numbers: NDArray[np.int64], order: NDArray[np.int64]
+) -> Closeness:
+    pairs = [Pair(int(numbers[k]), int(group.rows[k]), float(group.distance[k]), float(group.ratio[k])) for k in order]
+    return Closeness(
+        kind="points" if kind == "points" else "samples",
+        count=len(group.rows),
+        num_copies=int((group.distance < _ROUNDING).sum()),
+        held_out_copies=int((held_out.distance < _ROUNDING).sum()),
+        median_distance=float(np.median(group.distance)),
+        by_distance=compare(group.distance, held_out.distance),
+        by_ratio=compare(group.ratio, held_out.ratio),
+        closest=pairs,
+    )
+
+
+def _scaling(run: TrainedRun, train: ExampleSource) -> Scaling:
+    """Return what brings examples to the units of distances: columns of a table to one scale, pixels as they are."""
+    if len(run.data.shape) == 3:
+        return Scaling(run.data.shape[-1])  # not fitted, it changes nothing
+    if run.model.scaling is not None:
+        return run.model.scaling
+    scaling = Scaling(run.data.shape[0])
+    rows = torch.split(torch.from_numpy(spread_rows(len(train), 20_000)), 500)
+    scaling.fit(lambda: (train.take(chunk) for chunk in rows))
+    return scaling

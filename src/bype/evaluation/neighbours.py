@@ -1,0 +1,66 @@
+"""The nearest training examples, found exactly in one pass over the data and in bounded memory."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bype.console import Report, no_report
+from bype.priors.base import ExampleSource
+
+_CHUNK_ROWS = 2048
+_CANDIDATES = 4
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest example of a source to each query, and how much further the second nearest is."""
+
+    rows: NDArray[np.int64]
+    """(Q,), the row of the nearest."""
+    distance: NDArray[np.float64]
+    """(Q,), Euclidean."""
+    second: NDArray[np.float64]
+    """(Q,), the distance of the second nearest; infinite if there is none."""
+
+    @property
+    def ratio(self) -> NDArray[np.float64]:
+        """(Q,), nearest over second nearest: near 0 for a copy of one example, 1 if that example occurs twice."""
+        both_zero = self.second == 0
+        found: NDArray[np.float64] = np.where(both_zero, 1.0, self.distance / np.where(both_zero, 1.0, self.second))
+        return found
+
+
+@torch.no_grad()
+def nearest(queries: Tensor, source: ExampleSource, report: Report = no_report) -> Nearest:
+    """Find the nearest example to each query (Q, d) among the flattened examples of a source.
+
+    A product of matrices finds a few candidates. Their distances are then computed from differences in float64, since
+    the product loses the digits of a distance near zero.
+    """
+    count = len(source)
+    kept = min(_CANDIDATES, count)
+    squares = torch.full((len(queries), kept), torch.inf)
+    rows = torch.zeros(len(queries), kept, dtype=torch.int64)
+    center = queries.mean(0)
+    centred = queries - center  # shorter vectors leave more digits
+    for first in range(0, count, _CHUNK_ROWS):
+        numbers = torch.arange(first, min(first + _CHUNK_ROWS, count))
+        x = source.take(numbers).cpu().flatten(1) - center
+        # |q - x|^2 without |q|^2, which is the same for all x.
+        found = torch.addmm(x.square().sum(1), centred, x.T, alpha=-2)
+        best = found.topk(min(kept, len(numbers)), largest=False)
+        squares, order = torch.cat([squares, best.values], 1).topk(kept, largest=False)
+        rows = torch.cat([rows, numbers[best.indices]], 1).gather(1, order)
+        report(first + len(numbers), count)
+    exact = torch.empty(len(queries), kept, dtype=torch.float64)
+    for first in range(0, len(queries), _CHUNK_ROWS):
+        part = slice(first, first + _CHUNK_ROWS)
+        for k in range(kept):
+            x = source.take(rows[part, k]).cpu().flatten(1).double()
+            exact[part, k] = (queries[part].double() - x).square().sum(1).sqrt()
+    distances, order = exact.sort(dim=1, stable=True)
+    second = distances[:, 1] if kept > 1 else torch.full((len(queries),), torch.inf, dtype=torch.float64)
+    return Nearest(rows.gather(1, order)[:, 0].numpy(), distances[:, 0].numpy(), second.numpy())

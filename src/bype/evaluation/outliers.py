@@ -1,0 +1,280 @@
+"""How unlikely each example is, by several scores, and which columns of a table made it so."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bype.console import Report, no_report
+from bype.data.examples import StoreSource, spread_rows
+from bype.data.store import Split
+from bype.distributions import Distribution
+from bype.evaluation.evaluate import Stage, default_split, silent
+from bype.factors import LinearGaussian
+from bype.models.base import LatentModel
+from bype.models.linear_start import fit_linear
+from bype.objective import importance_weighted_bound
+from bype.randomness import SharedRows, generator_for
+from bype.run.opened import TrainedRun, own_store
+
+_ROWS = 32
+_DRAWS_AT_ONCE = 64
+"""So many draws are made at once whatever the number of examples: all get the same ones."""
+_NAMED_COLUMNS = 3
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """How to score.
+
+    Parameters
+    ----------
+    num_samples
+        Draws for each example's log p(x); every example gets the same ones.
+    num_references
+        Training examples, evenly spread, among which an example has its percentile; all if there are no more.
+    num_examples
+        How many examples of the split to score, evenly spread; ``None`` for all.
+    """
+
+    num_samples: int = 100
+    num_references: int = 2000
+    num_examples: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check each field."""
+        if min(self.num_samples, self.num_references, self.num_examples or 1) < 1:
+            raise ValueError("samples, references and examples must be at least one each")
+
+
+@dataclass(frozen=True)
+class ExampleScores:
+    """Scores of examples; each is small where an example is unusual. All but the percentile are in nats.
+
+    No score is right for all data: a likelihood alone gives some outliers a higher value than the data themselves, for
+    instance plain images.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> two = np.array([-9.0, -3.0])
+    >>> found = ExampleScores(np.arange(2), two, np.array([1.0, 40.0]), two, two, two, "density", 100, 2000)
+    >>> found.least_likely(1).tolist()
+    [0]
+    """
+
+    rows: NDArray[np.int64]
+    """(n,), the row numbers in the split."""
+    log_likelihood: Floats
+    """(n,), log p(x) in the units of the data, by importance weighting."""
+    percentile: Floats
+    """(n,), the percentage of the training examples that are less likely. The model has seen these, so that new
+    examples have smaller percentiles than training examples, by more the more a model is overfitted."""
+    reconstruction: Floats
+    """(n,), log p(x | z) at the posterior mean, in the units of the data."""
+    latent_density: Floats
+    """(n,), log p(z) at the posterior mean; of the top level, if there are two."""
+    log_ratio: Floats
+    """(n,), log p(x) minus that of the linear model with as many latents, fitted to the same training examples."""
+    scale: str
+    """What exp(log p(x)) is: ``density``, ``probability``, or ``cross-entropy`` for a Bernoulli likelihood."""
+    num_samples: int
+    num_references: int
+    columns: NDArray[np.int64] | None = None
+    """(n, 3), for rows of a table: the columns that made each unlikely, the worst first."""
+    column_excess: Floats | None = None
+    """(n, 3), by how many nats each of these is less likely than the column is on average over training examples."""
+
+    def least_likely(self, count: int) -> NDArray[np.int64]:
+        """Return the places of the least likely examples, the least likely first."""
+        return np.argsort(self.log_likelihood, kind="stable")[:count]
+
+    def as_columns(self, names: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:
+        """Return the scores as columns of a table; ``names`` are those of the features."""
+        found: dict[str, NDArray[Any]] = {
+            "row": self.rows,
+            "log_likelihood": self.log_likelihood,
+            "percentile": self.percentile,
+            "reconstruction": self.reconstruction,
+            "latent_density": self.latent_density,
+            "log_ratio": self.log_ratio,
+        }
+        if self.columns is not None and self.column_excess is not None:
+            for k in range(self.columns.shape[1]):
+                place = self.columns[:, k]
+                found[f"column_{k + 1}"] = np.array(names)[place] if names else place
+                found[f"excess_{k + 1}"] = self.column_excess[:, k]
+        return found
+
+
+def score_examples(
+    run: TrainedRun,
+    split_name: str | None = None,
+    *,
+    data: Path | None = None,
+    options: ScoreOptions | None = None,
+    stage: Stage = silent,
+) -> ExampleScores:
+    """Score the examples of a split, to find the unusual ones.
+
+    Every example gets the same draws, so that its scores do not depend on the examples beside it.
+
+    Parameters
+    ----------
+    run
+        The run. The data that it was trained on must be at hand, for percentiles and for the linear model.
+    split_name
+        The split of the store; test, or else validation, or else train, if left out.
+    data
+        A store to use instead of the one that the run was trained on.
+    options
+        How to score.
+    stage
+        Called with the title of each stage.
+    """
+    options = options or ScoreOptions()
+    own, store = own_store(run.data, data), run.store(data)
+    train, split = own.split("train"), store.split(split_name or default_split(store))
+    is_training = split.name == "train" and store.manifest.fingerprint == own.manifest.fingerprint
+    with stage("fitting the linear model"):
+        linear = fit_linear(
+            run.model.scaled(StoreSource(train)), run.data.shape, run.config.latent_dim, run.config.seed
+        )
+    scorer = _Scorer(run.model, linear, options.num_samples)
+    with stage("scoring training examples") as report:
+        references = scorer.score(train, spread_rows(len(train), options.num_references), True, report=report)
+    average = None if references.column_terms is None else references.column_terms.mean(0)
+    with stage("scoring examples") as report:
+        rows = spread_rows(len(split), options.num_examples or len(split))
+        found = scorer.score(split, rows, is_training, average, report)
+    return ExampleScores(
+        rows=rows,
+        log_likelihood=found.log_likelihood,
+        percentile=percentiles(found.log_likelihood, references.log_likelihood),
+        reconstruction=found.reconstruction,
+        latent_density=found.latent_density,
+        log_ratio=found.log_likelihood - found.linear,
+        scale="density" if run.model.likelihood.value_kind == "unnormalised" else run.model.likelihood.value_kind,
+        num_samples=options.num_samples,
+        num_references=len(references.log_likelihood),
+        columns=found.columns,
+        column_excess=found.column_excess,
+    )
+
+
+def percentiles(values: Floats, references: Floats) -> Floats:
+    """Return for each value the percentage of the references that are smaller; a tie counts half."""
+    ordered = np.sort(references)
+    below, upto = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
+    shares: Floats = 50 * (below + upto) / len(ordered)
+    return shares
+
+
+def worst_columns(terms: Floats, average: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Return the columns (n, 3) whose terms (n, d) lie furthest below their averages (d,), and how far they do."""
+    excess = average - terms
+    order = np.argsort(-excess, axis=1, kind="stable")[:, :_NAMED_COLUMNS]
+    return order, np.take_along_axis(excess, order, axis=1)
+
+
+@torch.no_grad()
+def column_terms(model: LatentModel, x: Tensor) -> Tensor:
+    """Return how many nats (B, d) each column of rows (B, d), in the model's units, costs at the posterior mean.
+
+    It is log p(x | z) minus what it would be if that column alone had the value that the model expects.
+    """
+    output = model.posterior(x).mean_output().double()
+    x = x.double()
+    expected, whole = model.likelihood.mean(output), model.likelihood.log_prob(x, output)
+    terms = torch.empty_like(x)
+    for column in range(x.shape[1]):
+        mended = x.clone()
+        mended[:, column] = expected[:, column]
+        terms[:, column] = whole - model.likelihood.log_prob(mended, output)
+    return terms
+
+
+@dataclass(frozen=True)
+class _Scores:
+    log_likelihood: Floats
+    reconstruction: Floats
+    latent_density: Floats
+    linear: Floats
+    column_terms: Floats | None = None
+    columns: NDArray[np.int64] | None = None
+    column_excess: Floats | None = None
+
+
+class _Scorer:
+    """Scores rows of a split, a few at a time; of each one its scores alone are kept."""
+
+    def __init__(self, model: LatentModel, linear: LinearGaussian, num_samples: int) -> None:
+        self._model, self._linear, self._num_samples = model, linear, num_samples
+        self._prior = model.prior_distribution()
+        self._to_data_units = 0.0 if model.scaling is None else float(model.scaling.log_density)
+        size = int(np.prod(model.data_shape))
+        self._normaliser = size * (model.likelihood.log_normaliser or 0.0)
+
+    def score(
+        self,
+        split: Split,
+        rows: NDArray[np.int64],
+        is_training: bool,
+        average: Floats | None = None,
+        report: Report = no_report,
+    ) -> _Scores:
+        """Return the scores of some rows.
+
+        Training examples are left out of a prior that stands on them. With the ``average`` terms of the columns of a
+        table, the worst columns of each row are kept, and otherwise the terms of all columns.
+        """
+        source = StoreSource(split, self._model.device)
+        parts: list[list[Floats]] = []
+        terms: list[Floats] = []
+        for first in range(0, len(rows), _ROWS):
+            chosen = rows[first : first + _ROWS]
+            prior = self._prior
+            if is_training:
+                prior = self._model.prior.leave_out(prior, torch.from_numpy(chosen))
+            x = source.read(chosen)
+            parts.append([values.double().cpu().numpy() for values in self._chunk(x, prior)])
+            if x.ndim == 2:
+                costs: Floats = column_terms(self._model, self._model.to_model_units(x)).cpu().numpy()
+                terms.append(costs if average is None else np.hstack(worst_columns(costs, average)))
+            report(first + len(chosen), len(rows))
+        log_likelihood, reconstruction, latent, linear = (np.concatenate(part) for part in zip(*parts, strict=True))
+        found = _Scores(log_likelihood, reconstruction, latent, linear)
+        if not terms:
+            return found
+        joined = np.concatenate(terms)
+        if average is None:
+            return replace(found, column_terms=joined)
+        columns, excess = np.hsplit(joined, 2)
+        return replace(found, columns=columns.astype(np.int64), column_excess=excess)
+
+    @torch.no_grad()
+    def _chunk(self, x: Tensor, prior: Distribution) -> list[Tensor]:
+        model = self._model
+        bound = importance_weighted_bound(
+            model,
+            x,
+            self._num_samples,
+            prior=prior,
+            max_rows=len(x) * _DRAWS_AT_ONCE,
+            generator=SharedRows(generator_for(0, "scores")),
+        )
+        scaled = model.to_model_units(x)
+        posterior = model.posterior(scaled)
+        at_mean = model.likelihood.log_prob(model.flatten(scaled), posterior.mean_output()).double()
+        return [
+            bound.log_likelihood + self._normaliser,
+            at_mean + self._to_data_units + self._normaliser,
+            prior.log_prob(posterior.top.mean),
+            self._linear.log_prob(model.flatten(scaled).cpu()) + self._to_data_units,
+        ]

@@ -1,0 +1,258 @@
+"""The audit: distances against brute force, its test against simulation, and models that copy or do not."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy import stats
+from torch import Tensor, nn
+
+from bype.cli import main
+from bype.data.files import FileError
+from bype.data.prepare import prepare
+from bype.data.store import Store
+from bype.evaluation import neighbours
+from bype.evaluation.audit import audit_run, compare, read_audit
+from bype.evaluation.neighbours import nearest
+from bype.likelihoods import FixedGaussian, SquaredError
+from bype.models import VAE
+from bype.priors import GaussianPrior, Prior, TensorSource
+from bype.pseudocoreset.coreset import Pseudocoreset
+from bype.pseudocoreset.prior import PseudocoresetPrior
+from bype.run.build import build_model
+from bype.run.config import ConfigError, TrainingConfig
+from bype.run.directory import RunError
+from bype.run.identity import DataIdentity
+from bype.run.opened import TrainedRun
+from small_runs import small_config, striped_images
+
+
+def test_distances_against_brute_force(monkeypatch):
+    monkeypatch.setattr(neighbours, "_CHUNK_ROWS", 37)
+    generator = torch.Generator().manual_seed(0)
+    examples = torch.rand(300, 3, 4, 4, generator=generator)
+    queries = torch.rand(50, 48, generator=generator)
+    queries[:10] = examples[100:110].flatten(1)  # copies
+    queries[10:20] = examples[200:210].flatten(1) + 1e-4 * torch.rand(10, 48, generator=generator)
+    found = nearest(queries, TensorSource(examples))
+    wanted = (queries.double()[:, None] - examples.flatten(1).double()).square().sum(2).sqrt()
+    distances, rows = wanted.sort(1)
+    assert found.rows.tolist() == rows[:, 0].tolist()
+    np.testing.assert_allclose(found.distance, distances[:, 0], rtol=1e-12)  # float64 on both sides
+    np.testing.assert_allclose(found.second, distances[:, 1], rtol=1e-12)
+    assert (found.distance[:10] == 0).all()
+    assert (found.ratio[:20] < 1e-3).all()
+
+
+def test_an_example_that_occurs_twice_is_no_ones_copy():
+    examples = torch.eye(3)[[0, 0, 1]]
+    found = nearest(torch.eye(3)[[0, 1]], TensorSource(examples))
+    assert found.ratio.tolist() == [1.0, 0.0]
+    alone = nearest(torch.eye(3)[:1], TensorSource(examples[2:]))
+    assert alone.ratio.tolist() == [0.0]  # the second nearest is infinitely far
+
+
+def test_the_p_value_is_that_of_the_beta_binomial_distribution():
+    generator = np.random.default_rng(0)
+    held_out, values = generator.normal(size=200), generator.normal(-0.6, 1, 80)
+    share = compare(values, held_out)
+    assert (held_out <= share.threshold).sum() == 10
+    below = int((values < share.threshold).sum())
+    assert share.share == below / 80
+    assert share.p_value == pytest.approx(stats.betabinom.sf(below - 1, 80, 10, 191), rel=1e-9)
+
+
+def test_new_values_are_seldom_found_to_be_close():
+    generator = np.random.default_rng(1)
+    small = [compare(generator.normal(size=40), generator.normal(size=60)).p_value < 0.05 for _ in range(1000)]
+    assert sum(small) <= 50 + 3 * np.sqrt(1000 * 0.05 * 0.95)  # an exact test errs in at most 5% of cases
+
+
+class Lookup(nn.Module):
+    """A decoder that knows some images by heart: the first latent chooses one."""
+
+    def __init__(self, images: Tensor) -> None:
+        super().__init__()
+        self.images = nn.Parameter(images)
+
+    def forward(self, z: Tensor) -> Tensor:
+        place = (torch.special.ndtr(z[:, 0]) * len(self.images)).long().clamp_max(len(self.images) - 1)
+        return self.images[place]
+
+
+class Plain(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean = x.flatten(1)[:, :2]
+        return mean, torch.zeros_like(mean)
+
+
+def images(count: int, seed: int) -> Tensor:
+    return torch.from_numpy((striped_images(count, seed)[0][:, None] + np.float32(0.5)) / 256)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 images to train on, and 150 that are held out."""
+    folder = tmp_path_factory.mktemp("audited")
+    np.save(folder / "x.npy", striped_images(360)[0])
+    prepare(folder / "x.npy", folder / "store", validation=10, test=150)
+    return folder / "store"
+
+
+def hand_made(store: Path, prior: Prior, decoded: Tensor, folder: Path) -> TrainedRun:
+    model = VAE((1, 12, 12), SquaredError(), prior, Plain(), Lookup(decoded)).requires_grad_(False)
+    return TrainedRun(folder, TrainingConfig(prior="gaussian"), DataIdentity.of(Store(store)), 7, "", model)
+
+
+def training_images(store: Path) -> Tensor:
+    split = Store(store).split("train")
+    return torch.from_numpy((split.read(np.arange(len(split))) + np.float32(0.5)) / 256)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.004])
+def test_points_that_are_copies_are_told_from_points_that_are_not(store, noise, tmp_path):
+    train, new = training_images(store), images(120, seed=5)
+    copies = (train[:60] + noise * torch.randn(60, 1, 12, 12, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
+    guilty, _ = audit_run(hand_made(store, PseudocoresetPrior(Pseudocoreset(copies, 200)), new, tmp_path), None, 100)
+    innocent, _ = audit_run(
+        hand_made(store, PseudocoresetPrior(Pseudocoreset(new[:60], 200)), new, tmp_path), None, 100
+    )
+    points, samples = guilty.groups
+    assert (points.kind, points.count) == ("points", 60)
+    assert points.are_copies
+    assert points.by_distance.share == points.by_ratio.share == 1
+    assert points.num_copies == (60 if noise == 0 else 0)
+    assert {pair.row for pair in points.closest} <= set(range(60))
+    assert all(pair.row == pair.number for pair in points.closest)
+    assert not samples.are_copies
+    assert guilty.verdict.startswith("The points give training examples away: 100.0% of points")
+    assert not any(group.are_copies for group in innocent.groups)
+    assert innocent.verdict.startswith("No sign of copies")
+
+
+def test_a_model_that_knows_200_images_by_heart_is_told_from_one_that_does_not(store, tmp_path):
+    train = training_images(store)
+    assert len(train) == 200
+    noise = 0.004 * torch.randn(train.shape, generator=torch.Generator().manual_seed(0))
+    overfitted, shown = audit_run(hand_made(store, GaussianPrior(2), (train + noise).clamp(0, 1), tmp_path), None, 300)
+    fair, _ = audit_run(hand_made(store, GaussianPrior(2), images(3000, seed=9), tmp_path), None, 300)
+    (samples,) = overfitted.groups
+    assert samples.are_copies
+    assert samples.by_ratio.share > 0.9
+    np.testing.assert_allclose(shown[0].made, shown[0].real, atol=0.03)  # seven standard deviations
+    assert "samples give training examples away" in overfitted.verdict
+    assert not fair.groups[0].are_copies
+    assert fair.groups[0].by_distance.share < 0.12
+
+
+def test_rows_of_a_table_are_compared_on_one_scale(tmp_path):
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(400, 3)) * [1, 1000, 1] + [0, 5000, 0]  # the second column must not decide alone
+    np.save(tmp_path / "x.npy", rows.astype(np.float32))
+    prepare(tmp_path / "x.npy", tmp_path / "store", validation=0, test=100)
+    opened = Store(tmp_path / "store")
+    new = torch.from_numpy(generator.normal(size=(500, 3)) * [1, 1000, 1] + [0, 5000, 0]).float()
+    likelihood = FixedGaussian(1e-12, mean_range=None)
+    model = VAE((3,), likelihood, GaussianPrior(2), Plain(), Lookup(new)).requires_grad_(False)
+    run = TrainedRun(tmp_path, TrainingConfig(prior="gaussian"), DataIdentity.of(opened), 0, "", model)
+    found, _ = audit_run(run, None, 200)
+    train = opened.split("train").read(np.arange(300)).astype(np.float64)
+    test = opened.split("test").read(np.arange(100)).astype(np.float64)
+    apart = np.linalg.norm((test[:, None] - train) / train.std(0), axis=2).min(1)
+    assert found.median_distance == pytest.approx(float(np.median(apart)), rel=1e-5)  # float32 in the scaling
+    assert found.unit == "scaled columns"
+    assert not found.groups[0].are_copies
+
+
+def test_where_new_rows_are_copies_too_the_audit_does_not_judge(tmp_path):
+    rows = np.random.default_rng(0).integers(0, 3, (400, 3))  # 27 different rows
+    np.save(tmp_path / "x.npy", rows.astype(np.float32))
+    prepare(tmp_path / "x.npy", tmp_path / "store", validation=0, test=100)
+    likelihood = FixedGaussian(1e-12, mean_range=None)
+    model = VAE((3,), likelihood, GaussianPrior(2), Plain(), Lookup(torch.from_numpy(rows[:50]).float()))
+    identity = DataIdentity.of(Store(tmp_path / "store"))
+    run = TrainedRun(tmp_path, TrainingConfig(prior="gaussian"), identity, 0, "", model.requires_grad_(False))
+    found, _ = audit_run(run, None, 50)
+    assert found.groups[0].held_out_copies == 100
+    assert not found.groups[0].are_copies
+    one_of_a_kind, _ = audit_run(hand_made_table(tmp_path / "rare", rows), None, 50)
+    assert one_of_a_kind.verdict.startswith("This audit cannot tell")
+
+
+def hand_made_table(folder: Path, rows: np.ndarray) -> TrainedRun:
+    """Held-out rows are in the training split once, so that their ratio is 0."""
+    folder.mkdir()
+    different = np.arange(300.0).reshape(100, 3)
+    np.savez(folder / "x.npz", x_train=different.astype(np.float32), x_test=different[:50].astype(np.float32))
+    prepare(folder / "x.npz", folder / "store", validation=0)
+    decoded = torch.from_numpy(rows[:50]).float()
+    model = VAE((3,), FixedGaussian(1e-12, mean_range=None), GaussianPrior(2), Plain(), Lookup(decoded))
+    identity = DataIdentity.of(Store(folder / "store"))
+    return TrainedRun(folder, TrainingConfig(prior="gaussian"), identity, 0, "", model.requires_grad_(False))
+
+
+def test_the_record_is_read_back_and_a_damaged_one_is_refused(store, tmp_path):
+    found, _ = audit_run(hand_made(store, GaussianPrior(2), images(50, seed=9), tmp_path), None, 20)
+    assert read_audit(tmp_path) == found
+    path = tmp_path / "audit.json"
+    fields = json.loads(path.read_text())
+    for change in ({"version": 2}, {"num_train": "many"}, {"groups": [{"kind": "points"}]}, {"more": 1}):
+        path.write_text(json.dumps(fields | change))
+        with pytest.raises(FileError, match=re.escape(str(path))):
+            read_audit(tmp_path)
+    path.unlink()
+    assert read_audit(tmp_path) is None
+
+
+def test_an_audit_needs_held_out_examples(tmp_path):
+    np.save(tmp_path / "x.npy", striped_images(30)[0])
+    prepare(tmp_path / "x.npy", tmp_path / "store", validation=0, test=0)
+    run = hand_made(tmp_path / "store", GaussianPrior(2), images(20, seed=9), tmp_path)
+    with pytest.raises(RunError, match="no test or validation split"):
+        audit_run(run)
+    assert not (tmp_path / "audit.json").exists()
+
+
+def test_the_command_prints_a_verdict_and_shows_pairs(bype_run, tmp_path, capsys):
+    assert main(["audit", str(bype_run), "--samples", "50", "--out", str(tmp_path / "audit.html")]) == 0
+    printed = capsys.readouterr().out
+    found = read_audit(bype_run)
+    assert found.verdict in printed
+    assert "a measure, not a guarantee" in printed
+    page = (tmp_path / "audit.html").read_text()
+    assert found.verdict in page
+    assert page.count("<img ") == 2
+    assert main(["audit", str(bype_run), "--samples", "50", "--out", str(tmp_path / "audit.png")]) == 0
+    with Image.open(tmp_path / "audit.png") as picture:
+        assert picture.size == (3 * (10 * 14 - 2), 3 * (4 * 14 - 2))
+    assert main(["audit", str(bype_run), "--out", str(tmp_path / "audit.png")]) == 1
+    assert "exists; choose another --out" in capsys.readouterr().err
+
+
+def test_points_that_start_as_noise_copy_no_example():
+    generator = torch.Generator().manual_seed(0)
+    examples = images(400, seed=0)
+    started = Pseudocoreset.from_noise(TensorSource(examples), 300, generator=generator)
+    assert started.points.shape == (300, 1, 12, 12)
+    assert started.weights.sum() == pytest.approx(400)
+    near = nearest(started.points.flatten(1), TensorSource(examples))
+    assert near.distance.min() > 1  # two images of one place differ by 0.4 on average
+    # 300 draws: a mean has an error of a seventeenth of a spread, and 144 of them lie within four errors.
+    spread = examples.std(0, correction=0)
+    unclamped = Pseudocoreset.from_noise(TensorSource(examples), 300, None, generator=generator).points
+    assert ((unclamped.mean(0) - examples.mean(0)).abs() < 4.5 * spread / 300**0.5).all()
+    torch.testing.assert_close(unclamped.std(0), spread, rtol=0.25, atol=0)
+
+
+def test_the_start_of_points_is_a_setting_of_the_pseudocoreset_alone():
+    source = TensorSource(images(10, seed=0))
+    with pytest.raises(ConfigError, match="are more than the 10 examples"):
+        build_model(small_config(), (1, 12, 12), source)
+    model = build_model(small_config(points_start="noise"), (1, 12, 12), source)  # copies none, so it needs no 20
+    assert model.prior.own_points().points.shape == (20, 1, 12, 12)
+    with pytest.raises(ConfigError, match="points_start is for the prior bype alone"):
+        TrainingConfig(prior="gaussian", points_start="noise")
