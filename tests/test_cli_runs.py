@@ -47,19 +47,20 @@ def test_sample_random_from_components_and_like_an_example(bype_run, tmp_path, c
     expected = to_bytes(sample(run.model, 9, generator=torch.Generator().manual_seed(3)).numpy())
     assert np.array_equal(tiles(out).reshape(9, 12, 12), expected[:, 0])
 
-    assert main(["sample", str(bype_run), "--component", "4", "0", "--count", "7", "--out", str(out)]) == 0
+    assert main(["sample", str(bype_run), "--force", "--component", "4", "0", "--count", "7", "--out", str(out)]) == 0
     generator = torch.Generator().manual_seed(0)
     expected = [to_bytes(sample(run.model, 7, component=k, generator=generator).numpy())[:, 0] for k in (4, 0)]
     assert np.array_equal(tiles(out), np.stack(expected))
 
-    assert main(["sample", str(bype_run), "--heaviest", "3", "--count", "2", "--out", str(out)]) == 0
+    assert main(["sample", str(bype_run), "--force", "--heaviest", "3", "--count", "2", "--out", str(out)]) == 0
     assert tiles(out).shape[:2] == (3, 2)
 
     test = run.store().split("test")
-    assert main(["sample", str(bype_run), "--like", "5", "--count", "4", "--out", str(out)]) == 0
+    assert main(["sample", str(bype_run), "--force", "--like", "5", "--count", "4", "--out", str(out)]) == 0
     assert np.array_equal(tiles(out)[0, 0], test.read(np.array([5]))[0, 0])
     Image.fromarray(test.read(np.array([5]))[0, 0]).save(tmp_path / "mine.png")
-    assert main(["sample", str(bype_run), "--like", str(tmp_path / "mine.png"), "--count", "4", "--out", str(out)]) == 0
+    mine = str(tmp_path / "mine.png")
+    assert main(["sample", str(bype_run), "--like", mine, "--count", "4", "--out", str(out), "--force"]) == 0
     assert np.array_equal(tiles(out)[0, 0], test.read(np.array([5]))[0, 0])
     assert main(["sample", str(bype_run), "--count", "5", "--out", str(tmp_path / "numbers.npy")]) == 0
     assert np.load(tmp_path / "numbers.npy").shape == (5, 1, 12, 12)
@@ -75,9 +76,11 @@ def test_reconstruct_and_interpolate(bype_run, tmp_path):
     assert np.array_equal(shown[0], to_bytes(x.numpy())[:10, 0])
     assert np.array_equal(shown[1], made[:10])
     assert np.array_equal(shown[3], made[10:])
-    assert main(["interpolate", str(bype_run), "--between", "3", "7", "--steps", "5", "--out", str(out)]) == 0
+    assert (
+        main(["interpolate", str(bype_run), "--force", "--between", "3", "7", "--steps", "5", "--out", str(out)]) == 0
+    )
     assert np.array_equal(tiles(out)[0], to_bytes(interpolate(run.model, x[3], x[7], 5).numpy())[:, 0])
-    assert main(["interpolate", str(bype_run), "--out", str(out)]) == 0
+    assert main(["interpolate", str(bype_run), "--force", "--out", str(out)]) == 0
     assert tiles(out).shape[:2] == (8, 10)
 
 

@@ -10,6 +10,25 @@ Report = Callable[[int, int], None]
 """Called with how much is done and with the total."""
 
 
+_is_silent = False
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Show no progress while the block runs."""
+    global _is_silent
+    before, _is_silent = _is_silent, True
+    try:
+        yield
+    finally:
+        _is_silent = before
+
+
+def is_silent() -> bool:
+    """Tell whether no progress is to be shown."""
+    return _is_silent
+
+
 def no_report(done: int, total: int) -> None:
     """Report nothing."""
 
@@ -18,7 +37,7 @@ def no_report(done: int, total: int) -> None:
 def progress_bar(title: str) -> Iterator[Report]:
     """Show a bar with the time left while the block runs, on standard error."""
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if _is_silent or not console.is_terminal:
         yield no_report
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -1,11 +1,14 @@
 """The command line: parse, call, print. Each command imports what it needs when it runs, so that help is quick."""
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
 
 from bype.cli.options import UsageError
+from bype.cli.output import printing
+from bype.suggestions import did_you_mean
 from bype.system import print_stacks_on_signal
 
 _COMMANDS = {
@@ -42,12 +45,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"bype {metadata.version('bype')}")
         return 0
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may lack a character such as ±
+    if words[:1] == ["--print-completion"]:
+        return _print_completion(words[1:])
     for name, (module, _, _) in _COMMANDS.items():
         if tuple(words[: len(name)]) == name:
             return _guarded(module, "_".join(name), words[len(name) :])
     asked = not words or (words[0] in ("-h", "--help", "data") and set(words[1:]) <= {"-h", "--help"})
     if not asked:
-        print(f"bype: there is no command {' '.join(words[:2])!r}\n", file=sys.stderr)
+        given = " ".join(words[: 2 if words[0] == "data" else 1])
+        meant = did_you_mean(given, map(" ".join, _COMMANDS))
+        print(f"bype: there is no command {given!r}{meant or '; these are all:'}", file=sys.stderr)
+        if meant:
+            return 2
     print(_usage(), end="", file=sys.stdout if asked else sys.stderr)
     return 0 if asked else 2
 
@@ -56,14 +68,27 @@ def _usage() -> str:
     calls = {f"bype {' '.join(name)} {call}".rstrip(): text for name, (_, call, text) in _COMMANDS.items()}
     width = max(map(len, calls))
     lines = "".join(f"  {call:<{width}}  {text}\n" for call, text in calls.items())
-    return f"usage: bype COMMAND ...\n\n{lines}\nAdd --help to a command to see its options.\n"
+    more = "Add --help to a command to see its options. Each takes --json and --quiet.\n"
+    more += "For completion in your shell: bype --print-completion bash (or zsh).\n"
+    return f"usage: bype COMMAND ...\n\n{lines}\n{more}"
+
+
+def _print_completion(words: list[str]) -> int:
+    from bype.cli.completion import SHELLS, completion
+
+    if len(words) != 1 or words[0] not in SHELLS:
+        print(f"bype: name a shell: bype --print-completion {' or '.join(SHELLS)}", file=sys.stderr)
+        return 2
+    print(completion(words[0], _COMMANDS, main), end="")
+    return 0
 
 
 def _guarded(module: str, function: str, words: list[str]) -> int:
     """Run a command and print an error as one line. SIGUSR1 prints the stack of every thread."""
     print_stacks_on_signal()
     try:
-        code: int = getattr(importlib.import_module(f"bype.cli.{module}"), function)(words)
+        with printing(words) as rest:
+            code: int = getattr(importlib.import_module(f"bype.cli.{module}"), function)(rest)
         return code
     except _errors() as error:
         for line in (error, *getattr(error, "__notes__", ())):

@@ -1,15 +1,15 @@
 """Finding copies of training examples in a model."""
 
+import dataclasses
 from dataclasses import dataclass
 
-from bype.cli.options import MaybePath, RunFolder, UsageError, parse
+from bype.cli.options import Force, MaybePath, RunFolder, UsageError, parse, require_free
+from bype.cli.output import result
 
 _ABOUT = """Measure how close pseudo-points and samples are to training examples.
 
 The distances are compared with those of held-out examples. Do this before you share a model. It is a measure, not a
-guarantee. The record is audit.json in the run.
-
-Example: bype audit RUN --out audit.html"""
+guarantee. The record is audit.json in the run."""
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,12 @@ class _Audit:
     run: RunFolder
     """Open this run directory"""
     out: MaybePath = None
-    """Write a page to this new .html file, or the closest pairs of images to a .png file"""
+    """Write a page to this .html file, or the closest pairs of images to a .png file"""
     data: MaybePath = None
     """Look here for the store that the run was trained on, if it has moved"""
     samples: int = 1000
     """Draw this many samples"""
+    force: Force = False
 
 
 def audit(words: list[str]) -> int:
@@ -30,8 +31,8 @@ def audit(words: list[str]) -> int:
     out = options.out
     if out is not None and out.suffix not in (".html", ".htm", ".png"):
         raise UsageError(f"cannot write an audit to {out}; choose a name that ends in .html or .png")
-    if out is not None and out.exists():
-        raise UsageError(f"{out} exists; choose another --out")
+    if out is not None:
+        require_free(out, options.force)
     if options.samples < 1:
         raise UsageError("--samples must be at least 1")
     from bype.console import progress_bar
@@ -60,4 +61,5 @@ def audit(words: list[str]) -> int:
         write_atomic(out, page)
         print(f"closest pairs in {out}")
     print(f"\n{found.verdict}\n{CAVEAT}")
+    result(**dataclasses.asdict(found), verdict=found.verdict)
     return 0

@@ -1,10 +1,11 @@
 """Augmenting the training data of classifiers."""
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from bype.cli.options import MaybePath, RunFolder, UsageError, parse
+from bype.cli.output import result
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def augment(words: list[str]) -> int:
         with progress_bar("generating") as report:
             made = export_generated(run, store, options.way, options.export, report=report)
         print(f"{made.splits['train'].num_rows:,} generated examples in {options.export}")
+        result(out=options.export, examples=made.splits["train"].num_rows)
         return 0
     identity = {
         "model": run.fingerprint,
@@ -83,5 +85,6 @@ def augment(words: list[str]) -> int:
             )
         write_results(run.folder, read_results(run.folder).with_augmentation(found))
     journal.remove()
+    result(run=options.run, classifiers=[asdict(each) for each in found])
     print(f"{options.epochs} epochs each, latents from the {options.way}; written to {run.folder / 'evaluation.json'}")
     return 0

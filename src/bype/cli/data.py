@@ -1,5 +1,6 @@
 """Making stores and looking at them."""
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +9,8 @@ from typing import Annotated
 
 import tyro
 
-from bype.cli.options import MaybeCount, MaybeName, MaybeNumber, MaybePath, parse
+from bype.cli.options import MaybeCount, MaybeName, MaybeNumber, MaybePath, parse, require_free
+from bype.cli.output import result
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,16 @@ def data_prepare(words: list[str]) -> int:
     say_skipped(prepared.skipped)
     counts = ", ".join(f"{split.num_rows:,} {name}" for name, split in prepared.manifest.splits.items())
     print(f"{options.out}: {prepared.manifest.source}, examples of shape {prepared.manifest.shape}, {counts}")
+    manifest = prepared.manifest
+    result(
+        out=options.out,
+        source=manifest.source,
+        shape=manifest.shape,
+        dtype=manifest.dtype,
+        classes=manifest.classes,
+        examples={name: split.num_rows for name, split in manifest.splits.items()},
+        skipped=list(prepared.skipped),
+    )
     return 0
 
 
@@ -71,6 +83,8 @@ class _Check:
     """Check this store"""
     sheet: MaybePath = None
     """Write some images of each class to this .png file"""
+    force: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Replace the file at --sheet"""
 
 
 def data_check(words: list[str]) -> int:
@@ -80,8 +94,12 @@ def data_check(words: list[str]) -> int:
     from bype.data.store import Store
 
     store = Store(options.folder)
-    for line in check(store):
+    if options.sheet is not None:
+        require_free(options.sheet, options.force)
+    found = check(store)
+    for line in found.lines():
         print(line)
+    result(**dataclasses.asdict(found))
     if options.sheet is not None:
         contact_sheet(store).save(options.sheet)
         print(f"contact sheet: {options.sheet}")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from bype.cli.options import MaybeName, MaybePath, RunFolder, UsageError, parse, quiet, shard_of
+from bype.cli.output import result
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,13 @@ def embed(words: list[str]) -> int:
     chosen = EmbeddingOptions(options.format, options.samples, shard)
     with progress_bar("embedding") as report:
         found = embed_split(run, split, store.manifest.fingerprint, options.out, chosen, report)
+    result(
+        out=options.out,
+        examples=len(split),
+        latent_dim=run.config.latent_dim,
+        parts=found.num_parts,
+        parts_done=found.num_done,
+    )
     parts = "1 part" if found.num_parts == 1 else f"{found.num_parts} parts"
     if found.num_done == found.num_parts:
         print(f"{len(split):,} latent means of {run.config.latent_dim} dimensions in {options.out}, {parts}")

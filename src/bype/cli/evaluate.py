@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
 from bype.cli.options import MaybeCount, MaybeName, MaybePath, RunFolder, UsageError, parse
+from bype.cli.output import result
 
 if TYPE_CHECKING:
     from bype.evaluation.records import Estimate, Evaluation
@@ -69,6 +70,7 @@ def evaluate(words: list[str]) -> int:
         found = measure(run, split, data=options.data, density=density, with_map=shown, stage=progress_bar, group=group)
     for line in describe(found):
         print(line)
+    result(run=options.run, **asdict(found))
     print(f"written to {options.run / 'evaluation.json'}; to see it: bype report {options.run} --out report.html")
     return 0
 

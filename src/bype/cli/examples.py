@@ -1,5 +1,6 @@
 """Reading the examples that a user names, and writing examples to files."""
 
+import io
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,15 +53,18 @@ def save_lines(lines: "list[Tensor]", out: Path, shape: tuple[int, ...]) -> None
     """Write lines of examples, each (n, *shape): a plate as .png, or all examples in order as .npy or .csv."""
     import numpy as np
 
+    from bype.data.files import write_atomic
     from bype.plates import is_image_shape, plate, png, to_bytes
 
     arrays = [line.cpu().numpy() for line in lines]
+    content = io.BytesIO()
     if out.suffix == ".png" and is_image_shape(shape):
-        out.write_bytes(png(plate([to_bytes(line) for line in arrays]), scale=max(1, 96 // shape[-1])))
+        content.write(png(plate([to_bytes(line) for line in arrays]), scale=max(1, 96 // shape[-1])))
     elif out.suffix == ".npy":
-        np.save(out, np.concatenate(arrays).astype(np.float32))
+        np.save(content, np.concatenate(arrays).astype(np.float32))
     elif out.suffix == ".csv" and len(shape) == 1:
-        np.savetxt(out, np.concatenate(arrays), delimiter=",", fmt="%.7g")
+        np.savetxt(content, np.concatenate(arrays), delimiter=",", fmt="%.7g")
     else:
         kinds = ".png or .npy" if is_image_shape(shape) else ".csv or .npy" if len(shape) == 1 else ".npy"
         raise UsageError(f"cannot write examples of shape {shape} to {out}; choose a name that ends in {kinds}")
+    write_atomic(out, content.getvalue())

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from bype.cli.options import MaybePath, RunFolder, parse
+from bype.cli.options import Force, MaybePath, RunFolder, parse
+from bype.cli.output import result
 
 
 @dataclass(frozen=True)
@@ -14,8 +15,7 @@ class _Export:
     """Write encoder.onnx, decoder.onnx, prior.onnx, likelihood.onnx, sampler.onnx and model.json to this new folder"""
     data: MaybePath = None
     """Look here for the store that the run was trained on, if it has moved; only an exemplar prior needs it"""
-    force: bool = False
-    """Replace an export that is in --out"""
+    force: Force = False
 
 
 def export(words: list[str]) -> int:
@@ -27,4 +27,5 @@ def export(words: list[str]) -> int:
     files = export_onnx(TrainedRun.open(options.run, options.data), options.out, force=options.force)
     size = sum(path.stat().st_size for path in files)
     print(f"{', '.join(path.name for path in files)} in {options.out}, {size / 1e6:.1f} MB")
+    result(out=options.out, files=[path.name for path in files], bytes=size)
     return 0

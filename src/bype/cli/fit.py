@@ -11,6 +11,7 @@ import tyro
 from bype.cli.data import say_skipped
 from bype.cli.evaluate import describe
 from bype.cli.options import MaybeCount, MaybeName, UsageError, parse
+from bype.cli.output import result
 from bype.run.config import TrainingConfig
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def fit(words: list[str]) -> int:
     outcome = train(config, store.folder, options.out, display_here())
     if outcome.state == "stopped":
         print(f"stopped at step {outcome.step}. To resume, run the same command.")
+        result(run=options.out, state=outcome.state, step=outcome.step)
         return 128 + (outcome.signal or 0)
     run = TrainedRun.open(options.out)
     known = read_results(options.out).find(store.manifest.fingerprint, default_split(store))
@@ -87,6 +89,7 @@ def fit(words: list[str]) -> int:
     if found.baseline is not None and found.density is not None:
         print(f"\n{found.baseline.verdict(found.density, math.prod(run.data.shape))}")
     page = options.out / "report.html"
+    result(run=options.out, report=page, **dataclasses.asdict(found))
     write_atomic(page, render([gather(options.out, options.out.absolute().name)]).encode())
     print(f"\nopen {page.absolute()} in a browser\n\nthen try:")
     plate = "more.png" if len(run.data.shape) == 3 else "more.csv"

@@ -4,7 +4,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bype.cli.examples import named_examples, save_lines
-from bype.cli.options import ExampleNames, MaybeName, MaybePath, Numbers, RunFolder, UsageError, parse
+from bype.cli.options import (
+    ExampleNames,
+    Force,
+    MaybeName,
+    MaybePath,
+    Numbers,
+    RunFolder,
+    UsageError,
+    parse,
+    require_free,
+)
+from bype.cli.output import result
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,7 @@ class _Sample:
     """Count row numbers in this split; in test if left out"""
     seed: int = 0
     """Set the seed of all random numbers"""
+    force: Force = False
 
 
 def sample(words: list[str]) -> int:
@@ -48,6 +60,7 @@ def sample(words: list[str]) -> int:
         raise UsageError("choose one of --component, --heaviest, --like and --label")
     if options.like and options.noise:
         raise UsageError("--noise is for samples of the prior; leave it out with --like")
+    require_free(options.out, options.force)
     run = TrainedRun.open(options.run, options.data)
     model = run.model
     generator = torch.Generator().manual_seed(options.seed)
@@ -75,6 +88,7 @@ def sample(words: list[str]) -> int:
             lines = list(torch.split(lines[0], max(1, round(options.count**0.5))))
     save_lines(lines, options.out, run.data.shape)
     print(f"{sum(map(len, lines))} examples in {options.out}")
+    result(out=options.out, examples=sum(map(len, lines)))
     return 0
 
 
@@ -90,6 +104,7 @@ class _Reconstruct:
     """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None
     """Count row numbers in this split; in test if left out"""
+    force: Force = False
 
 
 def reconstruct(words: list[str]) -> int:
@@ -100,6 +115,7 @@ def reconstruct(words: list[str]) -> int:
     from bype.evaluation import generation
     from bype.run.opened import TrainedRun
 
+    require_free(options.out, options.force)
     run = TrainedRun.open(options.run, options.data)
     x = named_examples(run, options.examples, options.data, options.split, most=20)
     made = generation.reconstruct(run.model, x)
@@ -112,6 +128,7 @@ def reconstruct(words: list[str]) -> int:
         f"{len(x)} examples and their reconstructions in {options.out}; "
         f"squared error {error.mean():.3f}, summed over dimensions, mean over examples"
     )
+    result(out=options.out, examples=len(x), squared_error=float(error.mean()))
     return 0
 
 
@@ -129,6 +146,7 @@ class _Interpolate:
     """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None
     """Count row numbers in this split; in test if left out"""
+    force: Force = False
 
 
 def interpolate(words: list[str]) -> int:
@@ -139,6 +157,7 @@ def interpolate(words: list[str]) -> int:
 
     if options.steps < 2 or len(options.between) % 2:
         raise UsageError("give --between its examples in pairs, and --steps at least 2, for both ends")
+    require_free(options.out, options.force)
     run = TrainedRun.open(options.run, options.data)
     ends = named_examples(run, options.between, options.data, options.split, most=16)
     if len(ends) < 2:
@@ -147,6 +166,7 @@ def interpolate(words: list[str]) -> int:
     lines = [generation.interpolate(run.model, start, end, options.steps) for start, end in pairs]
     save_lines(lines, options.out, run.data.shape)
     print(f"{len(lines)} lines of {options.steps} examples in {options.out}")
+    result(out=options.out, lines=len(lines), examples=len(lines) * options.steps)
     return 0
 
 
@@ -176,4 +196,11 @@ def coreset(words: list[str]) -> int:
     top = ", ".join(f"{component} ({weight:.0f})" for component, weight in heaviest)
     print(f"{len(points.weights)} pseudo-points that stand for {points.weights.sum():,.0f} examples in {options.out}")
     print(f"as varied as {points.effective_number:.0f} of equal weight; the heaviest, by number and weight: {top}")
+    result(
+        out=options.out,
+        points=len(points.weights),
+        examples=float(points.weights.sum()),
+        effective_number=float(points.effective_number),
+        heaviest=[int(component) for component in points.component[:5]],
+    )
     return 0

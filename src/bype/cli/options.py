@@ -1,9 +1,14 @@
 """What all commands share."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import tyro
+
+from bype.cli.output import HELP
 
 Options = TypeVar("Options")
 
@@ -22,13 +27,69 @@ ExampleNames = Annotated[tuple[str, ...], quiet("EXAMPLE ...")]
 Numbers = Annotated[tuple[int, ...], quiet("N ...")]
 
 
+Force = Annotated[bool, tyro.conf.arg(help="Replace what is at --out", help_behavior_hint="")]
+
+_EXAMPLES = {
+    "bype data prepare": "bype data prepare photos --size 32 --out store",
+    "bype data check": "bype data check store --sheet sheet.png",
+    "bype recipes": "bype recipes",
+    "bype train [RECIPE]": "bype train mnist/vae/bype --data store --out run --length '20 epochs'",
+    "bype fit": "bype fit photos --out run --minutes 5",
+    "bype evaluate": "bype evaluate run --samples 500 --images 1000",
+    "bype augment": "bype augment run --epochs 20 --seeds 1",
+    "bype sample": "bype sample run --like 0 --count 9 --out more.png",
+    "bype reconstruct": "bype reconstruct run --out pairs.png",
+    "bype interpolate": "bype interpolate run --between 3 7 --out way.png",
+    "bype coreset": "bype coreset run --out coreset",
+    "bype embed": "bype embed run --split train --out embedding",
+    "bype export": "bype export run --out model",
+    "bype score": "bype score run --split test --out scores.csv",
+    "bype audit": "bype audit run --out audit.html",
+    "bype reproduce": "bype reproduce table1 --only fashion-mnist/vae --reduced --stores stores --out results",
+    "bype reproduce list": "bype reproduce list --out results",
+    "bype reproduce cost": "bype reproduce cost --only vae",
+    "bype reproduce page": "bype reproduce page --out results --page paper.md",
+    "bype report": "bype report run other-run --out report.html",
+}
+
+
 class UsageError(ValueError):
     """A request that makes no sense, and the way out."""
 
 
 def parse(options: type[Options], words: list[str], prog: str, description: str) -> Options:
-    """Read the words of a command line into a dataclass."""
-    return tyro.cli(options, args=words, prog=prog, description=description, config=(tyro.conf.FlagCreatePairsOff,))
+    """Read the words of a command line into a dataclass; help ends with an example."""
+    example = f"\n\nExample: {_EXAMPLES[prog]}" if prog in _EXAMPLES else ""
+    text = f"{description} {HELP}{example}"
+    with _without_colours() if "NO_COLOR" in os.environ else nullcontext():
+        return tyro.cli(options, args=words, prog=prog, description=text, config=(tyro.conf.FlagCreatePairsOff,))
+
+
+@contextmanager
+def _without_colours() -> Iterator[None]:
+    """Let tyro take the terminal for a plain one: it does not know NO_COLOR."""
+    before = os.environ.get("TERM")
+    os.environ["TERM"] = "dumb"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TERM"]
+        else:
+            os.environ["TERM"] = before
+
+
+def require_free(path: Path, force: bool) -> None:
+    """Refuse to write where something is, or where nothing can be, before any work is done."""
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists; choose another --out, or replace it with --force")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; choose another --out")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}; make it, or choose another --out")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"cannot write to {folder}; choose another --out")
 
 
 def shard_of(text: str) -> tuple[int, int]:

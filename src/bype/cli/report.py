@@ -6,7 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from bype.cli.options import MaybePath, UsageError, parse, quiet
+from bype.cli.options import Force, MaybePath, UsageError, parse, quiet, require_free
+from bype.cli.output import result
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class _Report:
     """Write the page to this .html file, which needs no other file"""
     data: MaybePath = None
     """Look here for the store that the runs were trained on, if it has moved"""
+    force: Force = False
 
 
 def report(words: list[str]) -> int:
@@ -30,11 +32,13 @@ def report(words: list[str]) -> int:
         raise UsageError("name at least one run: bype report RUN --out report.html")
     if options.out.suffix not in (".html", ".htm"):
         raise UsageError(f"cannot write a page to {options.out}; choose a name that ends in .html")
+    require_free(options.out, options.force)
     names = _names(options.runs)
     contents = [gather(folder, name, options.data) for folder, name in zip(options.runs, names, strict=True)]
     page = render(contents)
     write_atomic(options.out, page.encode())
     print(f"{options.out}, {len(page) / 1e6:.1f} MB; open it in a browser")
+    result(out=options.out, bytes=len(page.encode()))
     return 0
 
 

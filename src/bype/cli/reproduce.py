@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from bype.cli.options import MaybePath, UsageError, parse, quiet, shard_of
+from bype.cli.output import result
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,10 @@ def reproduce_list(words: list[str]) -> int:
     from bype.paper.page import overview
     from bype.paper.records import Records
 
-    for line in overview(Records.read(options.out or Path("results/paper"))):
+    lines = list(overview(Records.read(options.out or Path("results/paper"))))
+    for line in lines:
         print(line)
+    result(items=lines)
     return 0
 
 
@@ -76,8 +79,10 @@ def reproduce_cost(words: list[str]) -> int:
         raise UsageError("take at least one seed")
     with TemporaryDirectory() as folder:
         paces = measure(cells, Path(folder), print)
-    for line in cost_lines(paces, options.seeds):
+    lines = list(cost_lines(paces, options.seeds))
+    for line in lines:
         print(line)
+    result(items=lines)
     return 0
 
 
@@ -89,6 +94,7 @@ def reproduce_page(words: list[str]) -> int:
 
     write_page(Records.read(options.out), options.page)
     print(f"written to {options.page}")
+    result(file=options.page)
     return 0
 
 
@@ -132,6 +138,7 @@ def reproduce(words: list[str]) -> int:
     for item in items:
         for line in write_item(item, records, options.out):
             print(line)
+    result(items=[item.name for item in items], folder=options.out)
     return 0
 
 

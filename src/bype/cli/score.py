@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bype.cli.options import MaybeName, MaybePath, RunFolder, UsageError, parse
+from bype.cli.options import Force, MaybeName, MaybePath, RunFolder, UsageError, parse, require_free
+from bype.cli.output import result
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -14,9 +15,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 _ABOUT = """Score each example, to find unusual ones. All scores are small where an example is unusual.
 
-Compare several scores: log p(x) alone is known to rank some outliers above the data, such as plain images.
-
-Example: bype score RUN --split test --out scores.csv"""
+Compare several scores: log p(x) alone is known to rank some outliers above the data, such as plain images."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class _Score:
     run: RunFolder
     """Open this run directory"""
     out: Path
-    """Write a line for each example to this new .csv, .npz or .parquet file"""
+    """Write a line for each example to this .csv, .npz or .parquet file"""
     data: MaybePath = None
     """Score examples of this store instead of the one that the run was trained on"""
     split: MaybeName = None
@@ -35,6 +34,7 @@ class _Score:
     """Find percentiles among this many training examples, spread evenly"""
     device: str = "cpu"
     """Compute on cpu, or on cuda for a GPU"""
+    force: Force = False
 
 
 def score(words: list[str]) -> int:
@@ -42,8 +42,7 @@ def score(words: list[str]) -> int:
     options = parse(_Score, words, "bype score", _ABOUT)
     if options.out.suffix not in (".csv", ".npz", ".parquet"):
         raise UsageError(f"cannot write scores to {options.out}; choose a name that ends in .csv, .npz or .parquet")
-    if options.out.exists():
-        raise UsageError(f"{options.out} exists; choose another --out")
+    require_free(options.out, options.force)
     if options.samples < 1 or options.references < 1:
         raise UsageError("--samples and --references must be at least 1")
     from bype.console import progress_bar
@@ -69,7 +68,9 @@ def score(words: list[str]) -> int:
     print(f"percentiles are among {found.num_references:,} training examples, which the model has seen:")
     print("new examples have smaller ones, by more the more a model is overfitted")
     print("the least likely (compare the other scores: log p(x) alone ranks some outliers high):")
-    for place in found.least_likely(_SHOWN):
+    least = found.least_likely(_SHOWN)
+    result(file=options.out, split=split.name, examples=len(found.rows), least_likely=found.rows[least].tolist())
+    for place in least:
         line = f"  row {found.rows[place]}: log p(x) {found.log_likelihood[place]:.2f}"
         line += f", percentile {found.percentile[place]:.1f}, log ratio {found.log_ratio[place]:+.2f}"
         if found.columns is not None:

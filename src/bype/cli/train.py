@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 import tyro
 
 from bype.cli.options import parse
+from bype.cli.output import result
 from bype.paper.recipes import RECIPES, recipe_named
 from bype.pseudocoreset.settings import SETTINGS, RuleSettings
 from bype.run.config import ConfigError, PriorName, TrainingConfig
@@ -24,6 +25,7 @@ def recipes(words: list[str]) -> int:
     width = max(map(len, RECIPES))
     for recipe in RECIPES.values():
         print(f"{recipe.name:<{width}}  {recipe.description}")
+    result(recipes={recipe.name: recipe.description for recipe in RECIPES.values()})
     return 0
 
 
@@ -116,12 +118,14 @@ def train(words: list[str]) -> int:
         from bype.data.files import to_json
 
         print(to_json(config.to_fields()).decode(), end="")
+        result(**config.to_fields())
         return 0
     if options.dry_run:
         from bype.training.dry_run import dry_run
 
-        for line in dry_run(config, options.data):
-            print(line)
+        lines = list(dry_run(config, options.data))
+        print(*lines, sep="\n")
+        result(lines=lines)
         return 0
     from bype.distributed import device_named, open_group
     from bype.training import loop
@@ -133,6 +137,7 @@ def train(words: list[str]) -> int:
         outcome = loop.train(config, options.data, options.out, display, group, device)
     if not group.is_first:
         return 0 if outcome.state == "finished" else 128 + (outcome.signal or 0)
+    result(out=options.out, state=outcome.state, step=outcome.step, best_negative_elbo=outcome.best)
     best = "" if outcome.best is None else f"; best validation -ELBO {outcome.best:.3f} nats per example"
     if outcome.state == "stopped":
         print(f"stopped at step {outcome.step}{best}. To resume, run the same command.")

@@ -1,40 +1,73 @@
 """Checking a store: whether it is complete, and what is in it."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from bype.data.manifest import StoreError
-from bype.data.store import Store
+from bype.data.store import Split, Store
 from bype.plates import is_image_shape, plate
 
 _CHUNK_ROWS = 4096
 _SHEET_COLUMNS = 10
 
 
-def check(store: Store) -> Iterator[str]:
-    """Verify the checksums, then describe in lines what the store holds."""
+@dataclass(frozen=True)
+class SplitSummary:
+    """What is in a split."""
+
+    examples: int
+    lowest: float
+    highest: float
+    mean: float
+    labels: dict[str, int]
+    """How many examples each class has."""
+
+
+@dataclass(frozen=True)
+class StoreSummary:
+    """What is in a store whose checksums match."""
+
+    store: str
+    source: str
+    shape: tuple[int, ...]
+    dtype: str
+    splits: dict[str, SplitSummary]
+
+    def lines(self) -> Iterator[str]:
+        """Describe it in lines."""
+        yield f"{self.store}: {self.source}; all checksums match"
+        yield f"examples: {self.dtype} of shape {self.shape}"
+        for name, split in self.splits.items():
+            values = f"values from {split.lowest:g} to {split.highest:g}, mean {split.mean:.4g}"
+            yield f"{name}: {split.examples:,} examples, {values}"
+            if split.labels:
+                yield f"  labels: {', '.join(f'{label} {count:,}' for label, count in split.labels.items())}"
+
+
+def check(store: Store) -> StoreSummary:
+    """Verify the checksums, then look at every example."""
     store.verify()
     manifest = store.manifest
-    yield f"{store.folder}: {manifest.source}; all checksums match"
-    yield f"examples: {manifest.dtype} of shape {manifest.shape}"
-    for name in manifest.splits:
-        split = store.split(name)
-        low, high, total = np.inf, -np.inf, 0.0
-        counts = np.zeros(len(manifest.classes), dtype=np.int64)
-        for first in range(0, len(split), _CHUNK_ROWS):
-            rows = np.arange(first, min(first + _CHUNK_ROWS, len(split)), dtype=np.int64)
-            examples = split.read(rows)
-            low, high = min(low, float(examples.min())), max(high, float(examples.max()))
-            total += float(examples.mean(dtype=np.float64)) * len(rows)
-            if split.has_labels:
-                counts += np.bincount(split.labels(rows), minlength=len(counts))
-        yield f"{name}: {len(split):,} examples, values from {low:g} to {high:g}, mean {total / len(split):.4g}"
+    splits = {name: _summary(store.split(name), manifest.classes) for name in manifest.splits}
+    return StoreSummary(str(store.folder), manifest.source, manifest.shape, manifest.dtype, splits)
+
+
+def _summary(split: Split, classes: tuple[str, ...]) -> SplitSummary:
+    low, high, total = np.inf, -np.inf, 0.0
+    counts = np.zeros(len(classes), dtype=np.int64)
+    for first in range(0, len(split), _CHUNK_ROWS):
+        rows = np.arange(first, min(first + _CHUNK_ROWS, len(split)), dtype=np.int64)
+        examples = split.read(rows)
+        low, high = min(low, float(examples.min())), max(high, float(examples.max()))
+        total += float(examples.mean(dtype=np.float64)) * len(rows)
         if split.has_labels:
-            shares = (f"{label} {count:,}" for label, count in zip(manifest.classes, counts, strict=True))
-            yield f"  labels: {', '.join(shares)}"
+            counts += np.bincount(split.labels(rows), minlength=len(counts))
+    labels = dict(zip(classes, counts.tolist(), strict=True)) if split.has_labels else {}
+    return SplitSummary(len(split), low, high, total / len(split), labels)
 
 
 def contact_sheet(store: Store) -> Image.Image:

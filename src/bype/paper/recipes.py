@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from bype.pseudocoreset.settings import PSVISettings, TrackingSettings
 from bype.run.config import ConfigError, Network, PriorName, TrainingConfig
+from bype.suggestions import did_you_mean
 
 _DATA_NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "celeba": "CelebA at 64x64"}
 _NETWORK_NAMES: dict[Network, str] = {
@@ -65,5 +66,5 @@ RECIPES = _all_recipes()
 def recipe_named(name: str) -> Recipe:
     """Return a recipe, or say which ones there are."""
     if name not in RECIPES:
-        raise ConfigError(f"there is no recipe {name!r}; see the list with: bype recipes")
+        raise ConfigError(f"there is no recipe {name!r}{did_you_mean(name, RECIPES)}; see the list with: bype recipes")
     return RECIPES[name]

@@ -7,6 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from bype.console import is_silent
+
 
 class Display:
     """Shows nothing; the base class of displays."""
@@ -132,7 +134,7 @@ class LiveDisplay(PlainDisplay):
 def display_here() -> Display:
     """Return the display that suits standard output: live on a terminal, plain elsewhere."""
     console = Console()
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay()
+    return LiveDisplay(console) if console.is_terminal and not is_silent() else PlainDisplay()
 
 
 def _duration(seconds: float) -> str:

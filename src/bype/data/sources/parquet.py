@@ -14,6 +14,7 @@ from bype.data.decode import decode
 from bype.data.files import parse_json
 from bype.data.sources.base import Chunk, Pool, Source, SourceError, SourceOptions, numbered, require_extra, shares
 from bype.data.sources.image_files import ImageFile, open_image_files
+from bype.suggestions import did_you_mean
 
 _BATCH_ROWS = 1024
 _MAX_CLASSES = 100_000
@@ -112,7 +113,8 @@ class _Table:
         self._schema = schemas[0]
         self.columns = {field.name: str(field.type) for field in self._schema}
         if label is not None and label not in self.columns:
-            raise SourceError(f"{files[0]} has no column {label!r}; it has {', '.join(self.columns)}")
+            near = did_you_mean(label, self.columns)
+            raise SourceError(f"{files[0]} has no column {label!r}{near}; it has {', '.join(self.columns)}")
         self.label = label if label is not None else "label" if "label" in self.columns else None
         types = self._arrow.types
         if self.label is not None:

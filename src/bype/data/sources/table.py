@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bype.data.sources.base import Chunk, Pool, Source, SourceError, SourceOptions, numbered
+from bype.suggestions import did_you_mean
 
 _CHUNK_LINES = 4096
 _MAX_CLASSES = 100_000
@@ -40,7 +41,8 @@ class _Table:
         self.has_header = any(_number(cell) is None for cell in first)
         self.columns = first if self.has_header else [f"column {k}" for k in range(len(first))]
         if label is not None and label not in self.columns:
-            raise SourceError(f"{path} has no column {label!r}; it has {', '.join(self.columns)}")
+            near = did_you_mean(label, self.columns)
+            raise SourceError(f"{path} has no column {label!r}{near}; it has {', '.join(self.columns)}")
         self.label_column = None if label is None else self.columns.index(label)
         self.features = [name for k, name in enumerate(self.columns) if k != self.label_column]
         if not self.features:
