@@ -153,9 +153,10 @@ def test_completion_in_bash(tmp_path, capsys):
         assert done.stderr == ""
         return set(done.stdout.split())
 
-    assert complete("bype", "re") == {"recipes", "reconstruct", "report"}
+    assert complete("bype", "re") == {"recipes", "reconstruct", "report", "reproduce"}
+    assert complete("bype", "reproduce", "l") == {"list"}
     assert complete("bype", "data", "") == {"prepare", "check"}
-    assert complete("bype", "sample", "run", "--l") == {"--like"}
+    assert complete("bype", "sample", "run", "--li") == {"--like"}
     assert complete("bype", "data", "check", "--s") == {"--sheet"}
     assert complete("bype", "fit", "pho") == {"photos"}
     assert main(["--print-completion", "fish"]) == 2

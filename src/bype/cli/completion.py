@@ -34,8 +34,9 @@ def completion(shell: str, commands: Iterable[tuple[str, ...]], run: Callable[[l
         with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit):
             run([*name, "--help"])
         flags = sorted({"--json", "--quiet", *re.findall(r"--[a-z][a-z-]+", page.getvalue())})
-        cases += f'        "{" ".join(name)} "*) COMPREPLY=($(compgen -W "{" ".join(flags)}" -- "$current")) ;;\n'
-    for first in sorted({name[0] for name in names if len(name) > 1}):
+        known = [other[1] for other in names if len(other) > 1 and other[:-1] == name] + flags
+        cases += f'        "{" ".join(name)} "*) COMPREPLY=($(compgen -W "{" ".join(known)}" -- "$current")) ;;\n'
+    for first in sorted({name[0] for name in names if len(name) > 1 and name[:-1] not in names}):
         seconds = " ".join(name[1] for name in names if name[0] == first and len(name) > 1)
         cases += f'        "{first} "*) COMPREPLY=($(compgen -W "{seconds}" -- "$current")) ;;\n'
     return _SCRIPT.format(
