@@ -4,10 +4,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bype.estimator import ByPEVAE
     from bype.evaluation.density import DensityOptions
     from bype.evaluation.evaluate import evaluate
     from bype.evaluation.generation import embed, interpolate, reconstruct, sample
     from bype.evaluation.inference import Embedder
+    from bype.evaluation.pseudopoints import Coreset, coreset
     from bype.evaluation.records import Evaluation
     from bype.likelihoods import Bernoulli, DiscretisedLogistic, FixedGaussian, LearnedGaussian, SquaredError
     from bype.models import VAE, HierarchicalVAE, conv_hvae, mlp_hvae, mlp_vae, residual_vae
@@ -43,10 +45,12 @@ __version__ = "0.2.0.dev0"
 
 # Names are imported when they are first used, so that the command line answers without loading torch.
 _HOMES = {
+    "bype.estimator": ("ByPEVAE",),
     "bype.evaluation.density": ("DensityOptions",),
     "bype.evaluation.evaluate": ("evaluate",),
     "bype.evaluation.generation": ("embed", "interpolate", "reconstruct", "sample"),
     "bype.evaluation.inference": ("Embedder",),
+    "bype.evaluation.pseudopoints": ("Coreset", "coreset"),
     "bype.evaluation.records": ("Evaluation",),
     "bype.likelihoods": ("Bernoulli", "DiscretisedLogistic", "FixedGaussian", "LearnedGaussian", "SquaredError"),
     "bype.models": ("VAE", "HierarchicalVAE", "conv_hvae", "mlp_hvae", "mlp_vae", "residual_vae"),
@@ -79,6 +83,8 @@ __all__ = [
     "VAE",
     "AscentSettings",
     "Bernoulli",
+    "ByPEVAE",
+    "Coreset",
     "DensityOptions",
     "DiscretisedLogistic",
     "ELBOAscent",
@@ -112,6 +118,7 @@ __all__ = [
     "TrainingConfig",
     "VampPrior",
     "conv_hvae",
+    "coreset",
     "embed",
     "evaluate",
     "importance_weighted_bound",

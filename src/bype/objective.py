@@ -214,7 +214,7 @@ def importance_weighted_bound(
     *,
     prior: Distribution | None = None,
     max_rows: int = 2048,
-    generator: Randomness = None,
+    generator: RowRandomness = None,
 ) -> ImportanceWeightedBound:
     r"""Estimate :math:`\log p(x)` by :math:`\log \frac1K \sum_k p(x, z_k) / q(z_k \mid x)`.
 

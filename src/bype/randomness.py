@@ -33,8 +33,18 @@ class BatchSlice:
     total: int
 
 
-RowRandomness = Randomness | BatchSlice
-"""Where random numbers for the rows of a batch come from: as above, or a slice of a larger batch."""
+@dataclass(frozen=True, eq=False)
+class SameForRows:
+    """Random numbers that are the same for every row of a batch.
+
+    What is computed with them for a row does not depend on the other rows.
+    """
+
+    generator: torch.Generator
+
+
+RowRandomness = Randomness | BatchSlice | SameForRows
+"""Where random numbers for the rows of a batch come from: as above, a slice of a larger batch, or the same for all."""
 
 
 def generator_for(seed: int, purpose: str, *numbers: int) -> torch.Generator:
@@ -56,6 +66,9 @@ def standard_normal(shape: Sequence[int], *, like: Tensor, generator: RowRandomn
         if found.shape[-2] != shape[-2]:
             raise ValueError(f"a slice of {found.shape[-2]} rows cannot serve {shape[-2]} rows")
         return found
+    if isinstance(generator, SameForRows):
+        drawn = standard_normal((*shape[:-2], 1, shape[-1]), like=like, generator=generator.generator)
+        return drawn.expand(*shape)
     device = like.device if generator is None else generator.device
     return torch.randn(shape, dtype=like.dtype, device=device, generator=generator).to(like.device)
 

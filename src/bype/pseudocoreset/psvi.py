@@ -15,7 +15,7 @@ from bype.pseudocoreset.prior import pseudocoreset_prior_of
 from bype.pseudocoreset.rule import PeriodicRule
 from bype.pseudocoreset.scores import Scores, scores_of
 from bype.pseudocoreset.step_sizes import Steps
-from bype.randomness import BatchSlice, RowRandomness
+from bype.randomness import BatchSlice, RowRandomness, SameForRows
 
 
 class Centring(Enum):
@@ -143,7 +143,7 @@ class PSVI(PeriodicRule):
         The latents are the same in all processes that share the batch.
         """
         group = group or Group()
-        generator = generator.generator if isinstance(generator, BatchSlice) else generator
+        generator = generator.generator if isinstance(generator, BatchSlice | SameForRows) else generator
         pseudocoreset = pseudocoreset_prior_of(model).pseudocoreset
         num_samples = len(pseudocoreset) if self.num_samples is None else self.num_samples
         if num_samples < 2:
