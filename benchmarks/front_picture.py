@@ -28,7 +28,7 @@ def main() -> int:
     run = TrainedRun.open(options.run)
     store = run.store()
     made = sample(run.model, ROWS * COLUMNS, generator=torch.Generator().manual_seed(0))
-    points = describe_points(run.model, store.split("train"), len(run.data.classes))
+    points = describe_points(run.model, store.split("train"), run.data.classes)
     test = store.split("test")
     panels = [
         test.read(np.random.default_rng(0).permutation(len(test))[: ROWS * COLUMNS]),

@@ -4,12 +4,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bype.estimator import ByPEVAE
     from bype.evaluation.audit import audit_run
     from bype.evaluation.density import DensityOptions
     from bype.evaluation.evaluate import evaluate
     from bype.evaluation.generation import embed, interpolate, reconstruct, sample
     from bype.evaluation.inference import Embedder
     from bype.evaluation.outliers import score_examples
+    from bype.evaluation.pseudopoints import Coreset, coreset
     from bype.evaluation.records import Evaluation
     from bype.export.onnx import export_onnx
     from bype.likelihoods import (
@@ -54,11 +56,13 @@ __version__ = "0.2.0.dev0"
 # Names are imported when they are first used, so that the command line answers without loading torch.
 _HOMES = {
     "bype.evaluation.audit": ("audit_run",),
+    "bype.estimator": ("ByPEVAE",),
     "bype.evaluation.density": ("DensityOptions",),
     "bype.evaluation.evaluate": ("evaluate",),
     "bype.evaluation.generation": ("embed", "interpolate", "reconstruct", "sample"),
     "bype.evaluation.inference": ("Embedder",),
     "bype.evaluation.outliers": ("score_examples",),
+    "bype.evaluation.pseudopoints": ("Coreset", "coreset"),
     "bype.evaluation.records": ("Evaluation",),
     "bype.likelihoods": (
         "Bernoulli",
@@ -99,7 +103,9 @@ __all__ = [
     "VAE",
     "AscentSettings",
     "Bernoulli",
+    "ByPEVAE",
     "ConditionalGaussian",
+    "Coreset",
     "DensityOptions",
     "DiscretisedLogistic",
     "ELBOAscent",
@@ -134,6 +140,7 @@ __all__ = [
     "VampPrior",
     "audit_run",
     "conv_hvae",
+    "coreset",
     "embed",
     "evaluate",
     "export_onnx",

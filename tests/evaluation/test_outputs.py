@@ -24,6 +24,7 @@ from bype.priors import GaussianPrior
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun
 from linear_gaussian import linear_vae
+from small_runs import CLASSES
 
 
 def test_embedding_in_parts_has_every_row_once(bype_run, tmp_path, monkeypatch):
@@ -156,7 +157,7 @@ def test_pseudo_points_come_by_weight_with_their_nearest_examples(trained_bype):
     with torch.no_grad():
         coreset.assign(coreset.points, torch.rand(20, generator=torch.Generator().manual_seed(0)).double())
     train = run.store().split("train")
-    found = describe_points(run.model, train, 3)
+    found = describe_points(run.model, train, CLASSES)
     assert np.all(np.diff(found.weights) <= 0)
     assert found.weights.sum() == pytest.approx(465)
     assert np.array_equal(found.points, coreset.points.numpy()[found.component])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.decomposition import PCA
 
 from bype.data.augment import Augmentation
 from bype.data.scaling import Scaling
@@ -86,15 +87,18 @@ def test_fewer_components_than_latents_leave_the_rest_unused():
     assert torch.equal(model.encoder.projection[3:], torch.zeros(7, 64))
 
 
-def test_distances_of_embeddings_are_those_of_the_linear_outputs_in_units_of_noise():
+def test_distances_of_embeddings_are_those_of_principal_components():
     x = digits()
     model = dense_vae((1, 8, 8), GaussianPrior(6), LearnedGaussian(mean_range=None), 6, 16)
     start_as_linear(model, TensorSource(x), TensorSource(x), seed=0)
-    noise = fit_linear(TensorSource(x), (1, 8, 8), 6, 0).noise.sqrt().float()
-    outputs = (model.decode(model.encode(x[:40]).mean) / noise).double()
-    embedded = embed(model, x[:40]).double()
-    # the columns of the loadings are orthogonal in these units, so distances change by rounding alone
-    torch.testing.assert_close(torch.cdist(embedded, embedded), torch.cdist(outputs, outputs), atol=1e-4, rtol=1e-4)
+    linear = fit_linear(TensorSource(x), (1, 8, 8), 6, 0)
+    components = PCA(6).fit_transform(x.flatten(1).double().numpy())
+    # The posterior mean of component k is its value v times sqrt(s^2 - n) / s^2, with s^2 its variance and n that of
+    # the noise, and its standard deviation is sqrt(n) / s. So the embedding is v sqrt(1 - n / s^2) / sqrt(n).
+    spread, noise = components.var(0), float(linear.noise[0])
+    expected = torch.from_numpy(components * (1 - noise / spread) ** 0.5 / noise**0.5)
+    found = embed(model, x).double()
+    torch.testing.assert_close(torch.cdist(found, found), torch.cdist(expected, expected), atol=1e-3, rtol=1e-3)
 
 
 def test_other_networks_are_refused():

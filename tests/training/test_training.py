@@ -619,7 +619,7 @@ def test_other_rules_train_and_go_on_to_the_bit(store, tmp_path, rule):
     updates = [line["update"] for line in metrics(tmp_path / "whole") if "update" in line]
     assert len(updates) == (3 if rule.name == "ascent" else 0)
     opened = TrainedRun.open(tmp_path / "whole")
-    described = describe_points(opened.model, opened.store().split("train"), 0)
+    described = describe_points(opened.model, opened.store().split("train"))
     assert len(described.points) == 60
     assert described.weights.sum() == pytest.approx(210)
 

@@ -12,21 +12,11 @@ from bype.cli.data import say_skipped
 from bype.cli.evaluate import describe
 from bype.cli.options import MaybeCount, MaybeName, UsageError, parse
 from bype.cli.output import result
-from bype.run.config import TrainingConfig
 
 if TYPE_CHECKING:
     from bype.data.store import Store
 
-_LARGEST_SIDE = 64
-_MAX_COMPONENTS = 500
 _DRAWS, _IMAGES = 500, 500
-_CHEAP_VALIDATION = 2000
-_MANY_EXAMPLES = 20_000
-_DROPOUT = 0.2
-_FEW_ROWS, _DROPOUT_OF_FEW_ROWS = 1_000, 0.5
-"""Of tables: a variance that depends on the latents overfits few rows."""
-_AUGMENTATIONS = ((False, 0), (True, 0), (False, 1), (True, 1), (True, 2), (True, 4), (True, 8))
-"""Flips, and shifts in pixels; the first one is taken if none is better."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +48,7 @@ def fit(words: list[str]) -> int:
     from bype.evaluation.records import read_results
     from bype.report.contents import gather
     from bype.report.page import render
+    from bype.run.choice import suitable_config
     from bype.run.directory import read_config
     from bype.run.opened import TrainedRun
     from bype.training.display import display_here
@@ -71,7 +62,7 @@ def fit(words: list[str]) -> int:
     if (options.out / "config.json").exists():
         config, _ = read_config(options.out)
     else:
-        config = _config(store, options.minutes, options.seed)
+        config = suitable_config(store, f"{max(1, round(60 * options.minutes))} seconds", options.seed)
     start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
     print(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {config.length}")
     outcome = train(config, store.folder, options.out, display_here())
@@ -103,8 +94,8 @@ def fit(words: list[str]) -> int:
 def _store(options: _Fit) -> "Store":
     """Open the store, or make it."""
     from bype.console import progress_bar
-    from bype.data.prepare import prepare
-    from bype.data.sources import DifferentSizesError, SourceOptions, open_source
+    from bype.data.prepare import prepare, with_workable_size
+    from bype.data.sources import SourceOptions
     from bype.data.store import Store
 
     if (Path(options.data) / "manifest.json").exists():
@@ -116,15 +107,10 @@ def _store(options: _Fit) -> "Store":
         return Store(folder)
     if options.out.exists() and any(path.name != ".store.partial" for path in options.out.iterdir()):
         raise UsageError(f"{options.out} exists and is not empty; choose another --out")
-    chosen = SourceOptions(label=options.label, size=options.size)
-    try:
-        shape = open_source(options.data, chosen).shape
-        is_large = len(shape) == 3 and max(shape[1:]) > _LARGEST_SIDE
-    except DifferentSizesError:
-        is_large = True
-    if is_large and options.size is None:
-        print(f"images are cropped and resized to {_LARGEST_SIDE} x {_LARGEST_SIDE} pixels; --size sets another size")
-        chosen = dataclasses.replace(chosen, size=_LARGEST_SIDE)
+    asked = SourceOptions(label=options.label, size=options.size)
+    chosen = with_workable_size(options.data, asked)
+    if chosen.size != asked.size:
+        print(f"images are cropped and resized to {chosen.size} x {chosen.size} pixels; --size sets another size")
     options.out.mkdir(parents=True, exist_ok=True)
     with progress_bar("preparing") as report:
         prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
@@ -133,59 +119,3 @@ def _store(options: _Fit) -> "Store":
     skipped = f"; {len(prepared.skipped)} files were skipped, see above" if prepared.skipped else ""
     print(f"{prepared.manifest.source}: {counts}{skipped}")
     return Store(folder)
-
-
-def _config(store: "Store", minutes: float, seed: int) -> TrainingConfig:
-    """Choose settings that suit the data and the time."""
-    num_train = store.manifest.splits["train"].num_rows
-    shape = store.manifest.shape
-    is_image = len(shape) == 3
-    num_validation = store.manifest.splits["validation"].num_rows if "validation" in store.manifest.splits else 0
-    every = "4 percent" if num_validation <= _CHEAP_VALIDATION else "10 percent"
-    components = max(2, min(_MAX_COMPONENTS, num_train // 4))
-    config = TrainingConfig(
-        network="dense",
-        likelihood="learned-gaussian" if is_image else "conditional-gaussian",
-        components=components,
-        labelled=2 <= len(store.manifest.classes) <= components // 2,
-        batch_size=min(100, max(8, num_train // 5)),
-        latent_dim=40 if is_image else max(1, min(40, shape[0] // 2)),
-        learning_rate=2e-3,
-        dropout=_dropout(num_train, is_image),
-        decay=True,
-        length=f"{max(1, round(60 * minutes))} seconds",
-        warm_up="0 epochs",
-        patience="0 epochs",
-        validate_every=every,
-        checkpoint_every=every,
-        seed=seed,
-    )
-    return _with_augmentation(config, store) if is_image else config
-
-
-def _dropout(num_train: int, is_image: bool) -> float:
-    if num_train >= _MANY_EXAMPLES:
-        return 0.0
-    return _DROPOUT if is_image or num_train >= _FEW_ROWS else _DROPOUT_OF_FEW_ROWS
-
-
-def _with_augmentation(config: TrainingConfig, store: "Store") -> TrainingConfig:
-    """Choose flips and shifts: those with which PCA makes the validation images the most likely."""
-    import torch
-
-    from bype.data.augment import Augmentation
-    from bype.data.examples import StoreSource, spread_rows
-    from bype.models.linear_start import fit_linear
-
-    if "validation" not in store.manifest.splits:
-        return config
-    train, validation = StoreSource(store.split("train")), StoreSource(store.split("validation"))
-    held_out = validation.read(spread_rows(len(validation), _CHEAP_VALIDATION)).flatten(1)
-
-    def score(augmentation: Augmentation) -> float:
-        linear = fit_linear(train, store.manifest.shape, config.latent_dim, config.seed, augmentation)
-        return float(linear.log_prob(held_out).mean())
-
-    with torch.no_grad():
-        best = max((Augmentation(*choice) for choice in _AUGMENTATIONS), key=score)
-    return dataclasses.replace(config, flips=best.flips, shifts=best.shifts)

@@ -183,15 +183,13 @@ class _Coreset:
 def coreset(words: list[str]) -> int:
     """Show and export the pseudocoreset."""
     options = parse(_Coreset, words, "bype coreset", "Show the pseudocoreset by weight, and export it.")
-    from bype.evaluation.pseudopoints import describe_points, points_of
+    from bype.evaluation import pseudopoints
     from bype.report.export import export_points
     from bype.run.opened import TrainedRun, open_store
 
     run = TrainedRun.open(options.run, options.data)
-    points_of(run.model)  # refuses a run without points before it looks for the data
-    store = open_store(run.data, options.data)
-    points = describe_points(run.model, store.split("train"), len(run.data.classes))
-    export_points(points, run, store, options.out)
+    points = pseudopoints.coreset(run, options.data)
+    export_points(points, run, open_store(run.data, options.data), options.out)
     heaviest = zip(points.component[:5], points.weights[:5], strict=True)
     top = ", ".join(f"{component} ({weight:.0f})" for component, weight in heaviest)
     print(f"{len(points.weights)} pseudo-points that stand for {points.weights.sum():,.0f} examples in {options.out}")

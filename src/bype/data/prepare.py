@@ -2,15 +2,17 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from bype.data.manifest import DTYPES, Manifest
-from bype.data.order import KeyedPermutation, derive_key
-from bype.data.sources import Pool, Source, SourceError, SourceOptions, open_source
+from bype.data.order import KeyedPermutation, Rows, derive_key
+from bype.data.sources import DifferentSizesError, Pool, Source, SourceError, SourceOptions, open_source
 from bype.data.writer import StoreWriter
+
+_LARGEST_SIDE = 64
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,23 @@ def prepare(
     return Prepared(writer.manifest, tuple(opened.skipped))
 
 
-def _division(
-    pool: Pool, validation: float | None, test: float | None, key: int
-) -> Callable[[np.ndarray[tuple[int], np.dtype[np.int64]]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+def with_workable_size(source: Path | str, options: SourceOptions) -> SourceOptions:
+    """Return the options with a size, if images are too large for a quick training, or differ in size."""
+    try:
+        shape = open_source(source, options).shape
+        is_workable = len(shape) != 3 or max(shape[1:]) <= _LARGEST_SIDE
+    except DifferentSizesError:
+        is_workable = False
+    return options if is_workable or options.size is not None else replace(options, size=_LARGEST_SIDE)
+
+
+def train_positions(pool: Pool, seed: int) -> Rows:
+    """Return the positions in a source's only pool that :func:`prepare` puts into the train split, in their order."""
+    split_of = _division(pool, None, None, derive_key(seed, "division", 0))
+    return np.flatnonzero(split_of(np.arange(pool.num_rows, dtype=np.int64)) == 0)
+
+
+def _division(pool: Pool, validation: float | None, test: float | None, key: int) -> Callable[[Rows], Rows]:
     """Return a function from positions in a pool to numbers of splits: 0 train, 1 validation, 2 test."""
     if pool.split is not None:
         number = ("train", "validation", "test").index(pool.split)
@@ -92,7 +108,7 @@ def _division(
         raise SourceError(f"{pool.num_rows} examples less {apart} leave no train split; set fewer apart")
     order = KeyedPermutation(pool.num_rows, key)
 
-    def split_of(positions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def split_of(positions: Rows) -> Rows:
         place = order(positions) if pool.shuffled else positions
         return np.searchsorted([num_train, num_train + num_validation], place, side="right").astype(np.int64)
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from bype.distributions import DiagonalNormal
 from bype.likelihoods import Likelihood
 from bype.models.base import Draw, LatentModel, Posterior, decode_rows
-from bype.networks import DenseDecoder
+from bype.networks import DenseEncoder
 from bype.priors.base import Prior
 from bype.randomness import Noise
 
@@ -58,7 +58,7 @@ class VAE(LatentModel):
 
     @property
     def latent_scale(self) -> Tensor:
-        return self.decoder.latent_scale if isinstance(self.decoder, DenseDecoder) else super().latent_scale
+        return self.encoder.latent_scale if isinstance(self.encoder, DenseEncoder) else super().latent_scale
 
     def posterior(self, x: Tensor, top: DiagonalNormal | None = None) -> "VAEPosterior":
         return VAEPosterior(self, self.encode(x) if top is None else top)

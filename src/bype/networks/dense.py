@@ -120,6 +120,11 @@ class DenseEncoder(nn.Module):
         self.projection.zero_()[:count] = linear.projection.float()
         self.log_variance.zero_()[:count] = linear.posterior_variance.log().float()
 
+    @property
+    def latent_scale(self) -> Tensor:
+        """(D,), one over the standard deviation that the linear model's posterior has in each latent."""
+        return torch.exp(-0.5 * self.log_variance)
+
     def forward(self, x: Tensor) -> MeanAndLogVariance:
         centred = x.flatten(1) - self.center
         hidden = self.body(centred / self.spread)
@@ -164,11 +169,6 @@ class DenseDecoder(nn.Module):
         self.center.copy_(linear.center)
         self.loadings.zero_()[:, : linear.loadings.shape[1]] = linear.loadings.float()
         self.noise.copy_(linear.noise.sqrt())
-
-    @property
-    def latent_scale(self) -> Tensor:
-        """(D,), the change of the linear output, in units of its noise, when a latent moves by one."""
-        return (self.loadings / self.noise[:, None]).square().sum(0).sqrt()
 
     def forward(self, z: Tensor) -> Tensor:
         hidden = self.body(z)

@@ -13,7 +13,7 @@ from bype.data.store import Store
 from bype.evaluation import generation
 from bype.evaluation.evaluate import default_split
 from bype.evaluation.outliers import ScoreOptions, score_examples
-from bype.evaluation.pseudopoints import PseudoPoints, describe_points
+from bype.evaluation.pseudopoints import Coreset, describe_points
 from bype.evaluation.records import ClassifierError, Evaluation, read_results
 from bype.mixtures import NormalMixture
 from bype.plates import grid, is_image_shape, plate, to_bytes
@@ -67,7 +67,7 @@ class RunContents:
     augmentation: list[ClassifierError]
     samples: Image.Image | None = None
     plates: Image.Image | None = None
-    points: PseudoPoints | None = None
+    points: Coreset | None = None
     coreset: Image.Image | None = None
     nearest: Image.Image | None = None
     reconstructions: Image.Image | None = None
@@ -104,7 +104,7 @@ def gather(folder: Path, name: str, data: Path | None = None) -> RunContents:
     elif store is not None and len(run.data.shape) == 1:
         contents.features = _feature_summary(run, store, generator)
     if store is not None and run.model.prior.own_points() is not None:
-        contents.points = describe_points(run.model, store.split("train"), len(run.data.classes))
+        contents.points = describe_points(run.model, store.split("train"), run.data.classes)
         if is_image_shape(run.data.shape):
             _add_points(contents, contents.points, store)
     if store is not None:
@@ -160,7 +160,7 @@ def _add_images(contents: RunContents, run: TrainedRun, store: Store | None, gen
         contents.interpolations = plate([to_bytes(way.numpy()) for way in ways])
 
 
-def _add_points(contents: RunContents, points: PseudoPoints, store: Store) -> None:
+def _add_points(contents: RunContents, points: Coreset, store: Store) -> None:
     contents.coreset = grid(to_bytes(points.points[: _COLUMNS * _LINES]), _COLUMNS)
     contents.nearest = plate(points.with_neighbours(store.split("train"), _LINES, _COLUMNS - 1))
 

@@ -9,7 +9,7 @@ from bype.data.examples import as_stored
 from bype.data.files import FileError
 from bype.data.store import Store
 from bype.data.writer import StoreWriter
-from bype.evaluation.pseudopoints import PseudoPoints
+from bype.evaluation.pseudopoints import Coreset
 from bype.plates import grid, is_image_shape, plate, png, to_bytes
 from bype.report.charts import histogram
 from bype.report.markup import Markup, element
@@ -21,7 +21,7 @@ _NEIGHBOURS = 9
 _NEAREST_LINES = 40
 
 
-def export_points(points: PseudoPoints, run: TrainedRun, store: Store, out: Path) -> None:
+def export_points(points: Coreset, run: TrainedRun, store: Store, out: Path) -> None:
     """Write a pseudocoreset to a new folder.
 
     ``coreset.npz`` has points, weights, component numbers, the rows of the nearest training examples and the mix of
@@ -55,7 +55,7 @@ def export_points(points: PseudoPoints, run: TrainedRun, store: Store, out: Path
         (out / "nearest.png").write_bytes(png(plate(points.with_neighbours(train, _NEAREST_LINES, _NEIGHBOURS))))
 
 
-def _write_store(points: PseudoPoints, run: TrainedRun, folder: Path) -> None:
+def _write_store(points: Coreset, run: TrainedRun, folder: Path) -> None:
     labels = None if points.label_mix is None else points.label_mix.argmax(1).astype(np.int32)
     with StoreWriter(
         folder,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from bype.evaluation.pseudopoints import PseudoPoints
+from bype.evaluation.pseudopoints import Coreset
 from bype.report.blocks import card, heading, key, picture_of, section, table, thumbnail
 from bype.report.charts import Series, histogram, line_chart, scatter
 from bype.report.contents import RunContents
@@ -78,7 +78,7 @@ def coreset(runs: Sequence[RunContents]) -> Markup:
     return section("Pseudocoreset", text, element("div", *shown, class_="cards"), is_wide=True)
 
 
-def _points(runs: Sequence[RunContents], run: RunContents, points: PseudoPoints) -> list[Markup]:
+def _points(runs: Sequence[RunContents], run: RunContents, points: Coreset) -> list[Markup]:
     """Return the cards of one run."""
     cards = []
     if run.coreset is not None:
@@ -105,7 +105,7 @@ _MIX_CAPTION = "Labels by weight: the share of each class among the training exa
 _MAX_CLASSES = 20
 
 
-def _mix(run: RunContents, points: PseudoPoints) -> Markup:
+def _mix(run: RunContents, points: Coreset) -> Markup:
     if points.label_mix is None:
         return Markup("")
     shares = (points.weights[:, None] * points.label_mix).sum(0) / points.weights.sum()

@@ -1,6 +1,7 @@
 """Requests to stop: SIGINT and SIGTERM ask, and the training loop stops when it can."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -14,7 +15,13 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Let SIGINT and SIGTERM ask to stop instead of killing the process; a second SIGINT kills it."""
+        """Let SIGINT and SIGTERM ask to stop instead of killing the process; a second SIGINT kills it.
+
+        Only the main thread of a process may listen; in others nothing is changed.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.signal = number

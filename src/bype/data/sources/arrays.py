@@ -39,7 +39,7 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
     for _, examples, labels in pairs:
         if has_labels and arrays.headers[examples][0][0] != arrays.headers[labels][0][0]:
             raise SourceError(f"{path}: {examples} and {labels} differ in length")
-    layouts = {_layout(path, *arrays.headers[examples]) for _, examples, _ in pairs}
+    layouts = {layout(path, *arrays.headers[examples]) for _, examples, _ in pairs}
     if len(layouts) > 1:
         raise SourceError(f"the arrays in {path} have different shapes or types")
     shape, dtype, channels_last = layouts.pop()
@@ -63,7 +63,7 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
 Header = tuple[tuple[int, ...], np.dtype[Any]]
 
 
-def _layout(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[tuple[int, ...], str, bool]:
+def layout(path: Path | str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[tuple[int, ...], str, bool]:
     """Return the shape of one example, how it is stored, and whether channels come last."""
     if len(shape) == 2:
         if dtype.kind not in "fiu":

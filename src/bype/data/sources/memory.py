@@ -1,0 +1,42 @@
+"""Examples that are in memory already."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bype.data.sources.base import CHUNK_BYTES, Chunk, Pool, Source, numbered
+
+
+def source_of(
+    rows: NDArray[Any],
+    labels: NDArray[np.int32] | None = None,
+    *,
+    classes: tuple[str, ...] = (),
+    names: tuple[str, ...] = (),
+    validation: float = 0.1,
+) -> Source:
+    """Return examples as a source. The default share of validation examples is drawn from them, and no test split.
+
+    Parameters
+    ----------
+    rows
+        (N, *shape) as a store holds them: bytes or float32.
+    labels
+        (N,), numbers of classes.
+    classes
+        The names of the classes.
+    names
+        The names of the features.
+    validation
+        How many of them, or what share, become the validation split.
+    """
+
+    def chunks() -> Any:
+        step = max(1, CHUNK_BYTES // max(1, rows[0].nbytes))
+        for first in range(0, len(rows), step):
+            part = slice(first, first + step)
+            yield Chunk(rows[part], None if labels is None else labels[part])
+
+    pool = Pool(None, len(rows), lambda: numbered(chunks()), validation=validation)
+    return Source("arrays in memory", rows.shape[1:], rows.dtype.name, (pool,), labels is not None, classes, names)

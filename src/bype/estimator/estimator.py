@@ -1,0 +1,294 @@
+"""ByPE-VAE with the interface of scikit-learn."""
+
+import dataclasses
+import os
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin, clone
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted
+from torch import Tensor
+
+from bype.estimator.fitted import Fitted, Parameters
+from bype.estimator.fitting import device_of, fit_examples, seed_of
+from bype.estimator.inputs import examples_to_fit, examples_to_use
+from bype.evaluation.generation import generate_like, sample
+from bype.evaluation.scores import Scorer
+
+
+class ByPEVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, BaseEstimator):  # type: ignore[misc]
+    r"""A VAE whose prior is a mixture around a few learned pseudo-points, as a scikit-learn estimator.
+
+    It begins as factor analysis (tables) or probabilistic PCA (images) and learns what these miss. Settings that are
+    not parameters are chosen from the data, as ``bype fit`` does. All values are in the units of the data:
+    log-likelihoods, samples, reconstructions and pseudo-points. Columns are scaled inside the model, so it needs no
+    scaler before it.
+
+    Parameters
+    ----------
+    n_pseudopoints
+        The number of pseudo-points; a quarter of the training examples, if that is fewer.
+    latent_dim
+        The dimensions of the latent space; if left out, 40 for images, half the columns of a table and at most 40.
+    max_epochs
+        Train for so many passes over the data. The best model on a tenth of the data, drawn at random, is kept.
+    max_minutes
+        Train for so long by the clock instead. Two such trainings differ.
+    contamination
+        The share of training examples that ``predict`` calls outliers.
+    n_draws
+        Importance draws for each log-likelihood. More make it higher and more exact.
+    device
+        ``cpu``, ``cuda``, or ``auto`` for a GPU if there is one.
+    random_state
+        The same whole number gives the same model to the bit, on one machine.
+    verbose
+        Whether to show progress.
+    run_dir
+        Train in this folder, and keep the run there. If ``fit`` was killed, the same call goes on. Other data, or other
+        parameters, are refused. Without it nothing is left on the disk.
+
+    Attributes
+    ----------
+    coreset_ : bype.Coreset
+        The pseudo-points: points, weights, labels, nearest training examples.
+    model_ : bype.VAE
+        The model itself, for everything else in the library.
+    config_ : bype.TrainingConfig
+        All settings.
+    offset_ : float
+        ``decision_function`` is ``score_samples`` minus this.
+    n_iter_ : int
+        The number of epochs.
+    n_features_in_, feature_names_in_
+        Of the data.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> vae = ByPEVAE(max_epochs=5).fit(X, y)
+    >>> vae.transform(X).shape, vae.sample(3).shape, vae.coreset_.points.shape
+    ((569, 15), (3, 30), (128, 30))
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_pseudopoints": [Interval(Integral, 1, None, closed="left")],
+        "latent_dim": [Interval(Integral, 1, None, closed="left"), None],
+        "max_epochs": [Interval(Integral, 1, None, closed="left")],
+        "max_minutes": [Interval(Real, 0, None, closed="neither"), None],
+        "contamination": [Interval(Real, 0, 0.5, closed="right")],
+        "n_draws": [Interval(Integral, 1, None, closed="left")],
+        "device": [str],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "run_dir": [str, os.PathLike, None],
+    }
+
+    def __init__(
+        self,
+        n_pseudopoints: int = 500,
+        *,
+        latent_dim: int | None = None,
+        max_epochs: int = 100,
+        max_minutes: float | None = None,
+        contamination: float = 0.1,
+        n_draws: int = 100,
+        device: str = "auto",
+        random_state: int | np.random.RandomState | None = 0,
+        verbose: bool = False,
+        run_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.n_pseudopoints = n_pseudopoints
+        self.latent_dim = latent_dim
+        self.max_epochs = max_epochs
+        self.max_minutes = max_minutes
+        self.contamination = contamination
+        self.n_draws = n_draws
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+        self.run_dir = run_dir
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Train the model.
+
+        Parameters
+        ----------
+        X
+            (N, features): an array, a tensor or a data frame of numbers. Or images: (N, height, width), with channels
+            first or last, in bytes or as floats in [0, 1]. Or a path or a store, all that ``bype fit`` takes.
+        y
+            (N,), class labels, text or whole numbers. Each class gets pseudo-points of its own, which its examples
+            alone move, unless there are fewer than two points for each. Anything else is ignored.
+        """
+        self._validate_params()
+        given = examples_to_fit(clone(self), X, y)  # so that this estimator changes only when all is done
+        run_dir = None if self.run_dir is None else Path(self.run_dir)
+        self._become(fit_examples(given, self._parameters(), run_dir))
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float64]:
+        """Return embeddings (N, latent_dim) of examples: latent means, in units of how exactly they are known."""
+        check_is_fitted(self)
+        return self._scorer.embed(self._examples(X)).cpu().numpy()
+
+    def inverse_transform(self, X: Any) -> NDArray[Any]:
+        """Return the examples that embeddings (N, latent_dim) decode to, in the units and the shape of the data."""
+        check_is_fitted(self)
+        latents = check_array(X, dtype=np.float64)
+        if latents.shape[1] != self._n_features_out:
+            raise ValueError(f"X has {latents.shape[1]} columns, but the latent space has {self._n_features_out}")
+        model = self._scorer.model
+        with torch.no_grad():
+            z = torch.tensor(latents, device=model.device) / model.latent_scale
+            output = model.decode(z, at_mean=True)
+            examples = model.to_data_units(model.unflatten(model.likelihood.mean(output)))
+        return self._fitted.about.layout.to_user(examples)
+
+    def reconstruct(self, X: Any) -> NDArray[Any]:
+        """Return each example as the model sees it: encoded and decoded."""
+        check_is_fitted(self)
+        return self.inverse_transform(self._scorer.embed(self._examples(X)).cpu().numpy())
+
+    def score_samples(self, X: Any) -> NDArray[np.float64]:
+        """Return log p(x) (N,) of examples, in nats and in the units of the data: estimates that are low on average.
+
+        All examples share the same draws, so a result does not depend on the other examples.
+        """
+        check_is_fitted(self)
+        scores = self._scorer.log_likelihood(self._examples(X), self.n_draws).cpu().numpy()
+        return np.asarray(scores + self._fitted.about.layout.log_density)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log p(x) over the examples, in nats."""
+        return float(self.score_samples(X).mean())
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Return ``score_samples(X) - offset_`` (N,): below zero for outliers."""
+        scores: NDArray[np.float64] = self.score_samples(X) - self.offset_
+        return scores
+
+    def predict(self, X: Any) -> NDArray[np.int64]:
+        """Return -1 for outliers and 1 for all others (N,)."""
+        return np.where(self.decision_function(X) < 0, -1, 1)
+
+    def sample(self, n: int = 1, y: Any = None, *, random_state: Any = None) -> NDArray[Any]:
+        """Generate ``n`` new examples, in the units and the shape of the data.
+
+        Rows of a table are drawn with the noise of each column. Images come without noise of the pixels, which is
+        better to look at.
+
+        Parameters
+        ----------
+        n
+            How many.
+        y
+            A class label: generate examples of this class, from its own pseudo-points. All classes by their share of
+            the data, if left out.
+        random_state
+            The same whole number gives the same examples.
+        """
+        check_is_fitted(self)
+        if n < 1:
+            raise ValueError(f"n must be at least 1, not {n}")
+        layout, scorer = self._fitted.about.layout, self._scorer
+        made = sample(
+            scorer.model,
+            n,
+            label=None if y is None else self._class_number(y),
+            with_noise=not layout.is_image,
+            prior=scorer.prior,
+            generator=_generator(random_state),
+        )
+        return layout.to_user(made)
+
+    def augment(self, X: Any, y: Any, *, random_state: Any = None) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return X and y, followed by one generated neighbour of each example with the same label.
+
+        The latents of a neighbour are drawn from the posterior of its example, as in ``bype augment``.
+        """
+        check_is_fitted(self)
+        examples, labels = self._examples(X), np.asarray(y)
+        check_consistent_length(examples, labels)
+        model = self._scorer.model
+        made = generate_like(model, examples.to(model.device), "posterior", generator=_generator(random_state))
+        layout = self._fitted.about.layout
+        return np.concatenate([layout.to_user(examples), layout.to_user(made)]), np.concatenate([labels, labels])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the estimator to a new folder: a run directory, which the commands and ``TrainedRun.open`` read too."""
+        check_is_fitted(self)
+        self._fitted.save(Path(path))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read an estimator that :meth:`save` wrote, or the folder that was its ``run_dir``.
+
+        No code is run that the folder may hold.
+        """
+        fitted = Fitted.load(Path(path))
+        estimator = cls(**dataclasses.asdict(fitted.about.parameters))
+        estimator._become(fitted)
+        return estimator
+
+    def _class_number(self, y: Any) -> int:
+        classes = list(self._fitted.about.labels())
+        if not self.config_.labelled:
+            raise ValueError("no class has points of its own; give y to fit, and two points or more for each class")
+        if y not in classes:
+            raise ValueError(f"there is no class {y!r}; there are {', '.join(map(repr, classes))}")
+        return classes.index(y)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self._fitted.config.latent_dim
+
+    def _parameters(self) -> Parameters:
+        given = {name: value for name, value in self.get_params().items() if name != "run_dir"}
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+        return Parameters(**{**plain, "random_state": seed_of(self.random_state), "verbose": bool(self.verbose)})
+
+    def _become(self, fitted: Fitted) -> None:
+        """Take over what was fitted; nothing of an earlier fit is left."""
+        about = fitted.about
+        self._fitted = fitted
+        self.config_, self.coreset_, self.offset_ = fitted.config, fitted.coreset, about.offset
+        self.n_iter_, self.n_features_in_ = about.num_epochs, about.layout.num_features
+        if about.feature_names:
+            self.feature_names_in_ = np.array(about.feature_names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        self._open()
+
+    def _open(self) -> None:
+        """Build the model, and its copy that scores."""
+        self.model_ = self._fitted.model(device_of(self.device))
+        self._scorer = Scorer(self.model_)
+
+    def _examples(self, X: Any) -> Tensor:
+        return examples_to_use(self, X, self._fitted.about.layout)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is built from plain numbers, so that a copy in another process needs no more than these."""
+        state = dict(super().__getstate__())
+        return {name: value for name, value in state.items() if name not in ("model_", "_scorer")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_fitted" in state:
+            self._open()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+
+def _generator(random_state: Any) -> torch.Generator:
+    return torch.Generator().manual_seed(seed_of(random_state))

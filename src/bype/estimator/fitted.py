@@ -1,0 +1,162 @@
+"""What a fitted estimator consists of, in memory and as a run directory."""
+
+import dataclasses
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from bype.data.decode import decode_file
+from bype.data.files import FileError, read_bounded, to_json, write_atomic
+from bype.estimator.layout import Layout
+from bype.evaluation.pseudopoints import Coreset
+from bype.models.base import LatentModel
+from bype.run.build import build_model
+from bype.run.checkpoint import Checkpoint, CheckpointFolder
+from bype.run.config import TrainingConfig
+from bype.run.directory import FORMAT_VERSION
+from bype.run.identity import DataIdentity
+from bype.run.opened import BlankSource, TrainedRun
+
+_ABOUT, _CORESET = "estimator.json", "coreset.safetensors"
+_ARRAYS = ("points", "weights", "component", "neighbours", "label_mix")
+_MAX_CORESET_BYTES = 2**32
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters of an estimator, but for the place of its run. A random state becomes the seed that was drawn."""
+
+    n_pseudopoints: int
+    latent_dim: int | None
+    max_epochs: int
+    max_minutes: float | None
+    contamination: float
+    n_draws: int
+    device: str
+    random_state: int
+    verbose: bool
+
+
+@dataclass(frozen=True)
+class About:
+    """What an estimator knows besides its model."""
+
+    format: Literal["bype-estimator"]
+    version: Literal[1]
+    parameters: Parameters
+    layout: Layout
+    num_epochs: int
+    offset: float
+    feature_names: tuple[str, ...]
+    classes: tuple[str, ...]
+    class_kind: Literal["text", "whole number", "truth value"]
+
+    def labels(self) -> tuple[Any, ...]:
+        """Return the classes as they were given to ``fit``."""
+        if self.class_kind == "text":
+            return self.classes
+        if self.class_kind == "truth value":
+            return tuple(name == "True" for name in self.classes)
+        return tuple(int(name) for name in self.classes)
+
+    def __post_init__(self) -> None:
+        """Refuse classes that are not of their kind: they may come from a file."""
+        self.labels()
+
+
+def kind_of_classes(classes: tuple[Any, ...]) -> Literal["text", "whole number", "truth value"]:
+    """Tell how to read the names of classes."""
+    if classes and isinstance(classes[0], bool):
+        return "truth value"
+    return "whole number" if classes and isinstance(classes[0], int) else "text"
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A trained model as plain numbers, with what the estimator knows besides."""
+
+    config: TrainingConfig
+    data: DataIdentity
+    step: int
+    numbers: dict[str, NDArray[Any]]
+    about: About
+    coreset: Coreset
+
+    def model(self, device: torch.device | str) -> LatentModel:
+        """Build the model."""
+        return model_of(self.config, self.data, self.numbers, device)
+
+    def save(self, folder: Path) -> None:
+        """Write a run directory that must not exist yet, all or nothing."""
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise FileError(f"{folder} exists and is not empty; choose another path")
+        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.absolute().parent))
+        try:
+            partial.chmod(0o755)
+            fields = {"config": self.config.to_fields(), "data": dataclasses.asdict(self.data)}
+            write_atomic(partial / "config.json", to_json({"version": FORMAT_VERSION, **fields}))
+            tensors = {name: torch.tensor(value) for name, value in self.numbers.items()}
+            CheckpointFolder(partial / "best", 1).save(Checkpoint(self.step, tensors, {}, {}))
+            self.save_beside(partial)
+            partial.replace(folder.absolute())
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def save_beside(self, folder: Path) -> None:
+        """Write what the estimator knows into the run directory of its model."""
+        values = {name: getattr(self.coreset, name) for name in _ARRAYS}
+        arrays = {name: np.ascontiguousarray(value) for name, value in values.items() if value is not None}
+        write_atomic(folder / _CORESET, save_arrays(arrays))
+        write_atomic(folder / _ABOUT, to_json(dataclasses.asdict(self.about)))
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what :meth:`save` or :meth:`save_beside` wrote; it may come from a stranger."""
+        run = TrainedRun.open(folder)
+        if not (folder / _ABOUT).exists():
+            raise FileError(f"{folder} is a run, but no saved estimator; open it with bype.TrainedRun.open")
+        about = decode_file(About, folder / _ABOUT)
+        if (about.layout.stored_shape, about.layout.dtype) != (run.data.shape, run.data.dtype):
+            raise FileError(f"{folder / _ABOUT} does not fit the model beside it; save the estimator again")
+        numbers = {name: value.numpy() for name, value in run.model.state_dict().items()}
+        coreset = _read_coreset(folder / _CORESET, about, run.config)
+        return cls(run.config, run.data, run.step, numbers, about, coreset)
+
+
+def model_of(
+    config: TrainingConfig, data: DataIdentity, numbers: dict[str, NDArray[Any]], device: torch.device | str
+) -> LatentModel:
+    """Build the model of a config with these numbers."""
+    model = build_model(config, data.shape, BlankSource(data))
+    model.load_state_dict({name: torch.tensor(value) for name, value in numbers.items()})
+    return model.train(False).requires_grad_(False).to(device)
+
+
+def _read_coreset(path: Path, about: About, config: TrainingConfig) -> Coreset:
+    try:
+        arrays = load_arrays(read_bounded(path, _MAX_CORESET_BYTES))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{path} holds no coreset: {error}") from error
+    size, shape = config.components, about.layout.shape
+    missing = set(_ARRAYS[:4]) - set(arrays)
+    if (
+        missing
+        or arrays["points"].shape != (size, *shape)
+        or any(arrays[name].shape != (size,) for name in ("weights", "component"))
+        or arrays["neighbours"].ndim != 2
+        or len(arrays["neighbours"]) != size
+        or ("label_mix" in arrays and arrays["label_mix"].shape != (size, len(about.classes)))
+    ):
+        raise FileError(f"{path} does not fit the model beside it; save the estimator again")
+    known = {name: arrays.get(name) for name in _ARRAYS}
+    return Coreset(**known, classes=about.labels(), names=about.feature_names)  # type: ignore[arg-type]

@@ -1,0 +1,140 @@
+"""What a user may hand to the estimator: arrays, tensors, data frames, paths and stores."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_consistent_length, validate_data
+from torch import Tensor
+
+from bype.data.examples import as_model_input
+from bype.data.prepare import with_workable_size
+from bype.data.sources import Source, SourceOptions, open_source
+from bype.data.sources.memory import source_of
+from bype.data.store import Store
+from bype.estimator.layout import Layout
+from bype.evaluation.evaluate import default_split
+
+MIN_EXAMPLES = 3
+"""Two to train on, and one to validate with."""
+_LARGEST_NUMBER = 3e38
+"""A store holds features in float32."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Examples to fit: in a store, or with a source to make one from."""
+
+    layout: Layout
+    store: Store | None
+    source: Source | None
+    examples: NDArray[Any] | None = None
+    """What was in memory, as the user has it."""
+    classes: tuple[Any, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+def examples_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
+    """Check what ``fit`` was given, and set ``n_features_in_`` and ``feature_names_in_`` of ``estimator``."""
+    if _is_place(X):
+        if y is not None:
+            raise ValueError("a path or a store brings its own labels; leave y out")
+        return _place_to_fit(estimator, X)
+    array = _array(estimator, X, None)
+    layout = Layout.of_array(array)
+    if len(array) < MIN_EXAMPLES:
+        raise ValueError(f"fit needs at least {MIN_EXAMPLES} samples, n_samples = {len(array)}; add some")
+    estimator.n_features_in_ = layout.num_features
+    numbers, classes = _labels(y, array)
+    names = tuple(map(str, getattr(estimator, "feature_names_in_", ())))
+    source = source_of(layout.to_stored(array), numbers, classes=tuple(map(str, classes)), names=names)
+    return Given(layout, None, source, array, classes, names)
+
+
+def examples_to_use(estimator: BaseEstimator, X: Any, layout: Layout) -> Tensor:
+    """Return examples for a fitted estimator as its model takes them, in float64."""
+    if not _is_place(X):
+        return layout.to_model(_array(estimator, X, layout))
+    if (store := _store(X)) is not None:
+        split = store.split(default_split(store))
+        rows = split.read(np.arange(len(split), dtype=np.int64))
+    else:
+        size = layout.stored_shape[1] if layout.is_image and layout.stored_shape[1] == layout.stored_shape[2] else None
+        source = open_source(X, SourceOptions(size=size if Path(X).is_dir() else None))
+        rows = np.concatenate([chunk.rows for pool in source.pools for _, chunk in pool.read()])
+    if rows.shape[1:] != layout.stored_shape or rows.dtype.name != layout.dtype:
+        raise ValueError(
+            f"{X} holds {rows.dtype.name} examples of shape {rows.shape[1:]}, "
+            f"fitted were {layout.dtype} of shape {layout.stored_shape}"
+        )
+    return as_model_input(torch.from_numpy(rows)).double()
+
+
+def _is_place(X: Any) -> bool:
+    return isinstance(X, (str, os.PathLike, Store))
+
+
+def _store(X: Any) -> Store | None:
+    if isinstance(X, Store):
+        return X
+    return Store(X) if (Path(X) / "manifest.json").exists() else None
+
+
+def _place_to_fit(estimator: BaseEstimator, X: Any) -> Given:
+    store = _store(X)
+    if store is not None:
+        manifest = store.manifest
+        shape, dtype, names, classes = manifest.shape, manifest.dtype, manifest.names, manifest.classes
+        source = None
+    else:
+        source = open_source(X, with_workable_size(X, SourceOptions()))
+        shape, dtype, names, classes = source.shape, source.dtype, source.names, source.classes
+    layout = Layout.of_store(shape, dtype)
+    estimator.n_features_in_ = layout.num_features
+    if names:
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+    return Given(layout, store, source, None, classes, names)
+
+
+def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[Any]:
+    """Return examples as an array: images as they are, tables after scikit-learn's own checks."""
+    if isinstance(X, Tensor):
+        X = X.detach().cpu().numpy()
+    if getattr(X, "ndim", 2) in (3, 4):
+        array = np.asarray(X)
+        if fitted is not None and Layout.of_array(array) != fitted:
+            kind = "images" if fitted.is_image else "rows of a table"
+            raise ValueError(
+                f"X holds {array.dtype} examples of shape {array.shape[1:]}, "
+                f"fitted were {kind} ({fitted.dtype}) of shape {fitted.shape}"
+            )
+        return array
+    if fitted is not None and fitted.is_image:
+        raise ValueError(f"X must hold images of shape {fitted.shape}, as in fit")
+    table = validate_data(
+        estimator, X, dtype=np.float64, reset=fitted is None, ensure_min_samples=1 if fitted else MIN_EXAMPLES
+    )
+    if np.abs(table).max() > _LARGEST_NUMBER:
+        raise ValueError(f"X holds numbers beyond {_LARGEST_NUMBER:g}; bring its columns to another unit")
+    return np.asarray(table)
+
+
+def _labels(y: Any, X: NDArray[Any]) -> tuple[NDArray[np.int32] | None, tuple[Any, ...]]:
+    """Return class numbers (N,) and the labels that they stand for; nothing, if ``y`` does not look like labels."""
+    if y is None:
+        return None, ()
+    check_consistent_length(X, y)
+    values = np.asarray(y)
+    if values.dtype == object and all(isinstance(value, str) for value in values.flat):
+        values = values.astype(str)
+    if values.ndim != 1 or values.dtype.kind not in "biuU":
+        return None, ()
+    classes, numbers = np.unique(values, return_inverse=True)
+    if 2 * len(classes) > len(values):
+        return None, ()
+    return numbers.astype(np.int32), tuple(classes.tolist())

@@ -1,0 +1,51 @@
+"""The log-likelihood of single examples, which depends on no other example."""
+
+import copy
+
+import torch
+from torch import Tensor
+
+from bype.evaluation.generation import embed
+from bype.models.base import LatentModel
+from bype.objective import importance_weighted_bound
+from bype.randomness import SharedRows, generator_for
+
+_ROWS = 80
+_DRAWS_AT_ONCE = 25
+"""Fixed, so that the draws do not depend on how many examples are scored together."""
+
+
+class Scorer:
+    """A model in float64 with its prior, for results that depend neither on the order nor on the grouping of examples.
+
+    Every example is scored with the same draws of noise. So their Monte Carlo errors are alike, and a difference
+    between two examples is known better than each value.
+
+    Parameters
+    ----------
+    model
+        The model; it is copied.
+    """
+
+    @torch.no_grad()
+    def __init__(self, model: LatentModel) -> None:
+        self.model = copy.deepcopy(model).double()
+        self.prior = self.model.prior_distribution()
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the latent means (B, D) of examples (B, *data_shape)."""
+        return embed(self.model, x.to(self.model.device, torch.float64))
+
+    def log_likelihood(self, x: Tensor, num_draws: int) -> Tensor:
+        """Return importance-weighted estimates of log p(x) (B,) for examples (B, *data_shape), in nats."""
+        return torch.cat([self._bound(rows, num_draws) for rows in torch.split(x, _ROWS)])
+
+    def _bound(self, rows: Tensor, num_draws: int) -> Tensor:
+        return importance_weighted_bound(
+            self.model,
+            rows.to(self.model.device, torch.float64),
+            num_draws,
+            prior=self.prior,
+            max_rows=_DRAWS_AT_ONCE * len(rows),
+            generator=SharedRows(generator_for(0, "scores")),
+        ).log_likelihood

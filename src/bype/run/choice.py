@@ -1,0 +1,87 @@
+"""Choosing a config that suits the data: what ``bype fit`` and the estimator begin with."""
+
+import dataclasses
+
+import torch
+
+from bype.data.augment import Augmentation
+from bype.data.examples import StoreSource, spread_rows
+from bype.data.store import Store
+from bype.models.linear_start import fit_linear
+from bype.run.config import TrainingConfig
+
+MAX_COMPONENTS = 500
+_CHEAP_VALIDATION = 2000
+_MANY_EXAMPLES = 20_000
+_DROPOUT = 0.2
+_FEW_ROWS, _DROPOUT_OF_FEW_ROWS = 1_000, 0.5
+"""Of tables: a variance that depends on the latents overfits few rows."""
+_AUGMENTATIONS = ((False, 0), (True, 0), (False, 1), (True, 1), (True, 2), (True, 4), (True, 8))
+"""Flips, and shifts in pixels; the first one is taken if none is better."""
+
+
+def suitable_config(
+    store: Store, length: str, seed: int, components: int = MAX_COMPONENTS, latent_dim: int | None = None
+) -> TrainingConfig:
+    """Choose settings that suit the data and the length.
+
+    Parameters
+    ----------
+    store
+        The data. Flips and shifts of images are chosen by its validation split.
+    length
+        Of the training, such as '150 seconds' or '100 epochs'.
+    seed
+        Of the run.
+    components
+        At most so many pseudo-points; a quarter of the training examples, if that is fewer.
+    latent_dim
+        The dimensions of the latent space; 40, or half the columns of a table, if left out.
+    """
+    num_train = store.manifest.splits["train"].num_rows
+    shape = store.manifest.shape
+    is_image = len(shape) == 3
+    num_validation = store.manifest.splits["validation"].num_rows if "validation" in store.manifest.splits else 0
+    every = "4 percent" if num_validation <= _CHEAP_VALIDATION else "10 percent"
+    usual_dim = 40 if is_image else max(1, min(40, shape[0] // 2))
+    num_points = max(min(2, components), min(components, num_train // 4))
+    config = TrainingConfig(
+        network="dense",
+        likelihood="learned-gaussian" if is_image else "conditional-gaussian",
+        components=num_points,
+        labelled=2 <= len(store.manifest.classes) <= num_points // 2,
+        batch_size=min(100, max(8, num_train // 5)),
+        latent_dim=usual_dim if latent_dim is None else latent_dim,
+        learning_rate=2e-3,
+        dropout=_dropout(num_train, is_image),
+        decay=True,
+        length=length,
+        warm_up="0 epochs",
+        patience="0 epochs",
+        validate_every=every,
+        checkpoint_every=every,
+        seed=seed,
+    )
+    return _with_augmentation(config, store) if is_image else config
+
+
+def _dropout(num_train: int, is_image: bool) -> float:
+    if num_train >= _MANY_EXAMPLES:
+        return 0.0
+    return _DROPOUT if is_image or num_train >= _FEW_ROWS else _DROPOUT_OF_FEW_ROWS
+
+
+def _with_augmentation(config: TrainingConfig, store: Store) -> TrainingConfig:
+    """Choose flips and shifts: those with which PCA makes the validation images the most likely."""
+    if "validation" not in store.manifest.splits:
+        return config
+    train, validation = StoreSource(store.split("train")), StoreSource(store.split("validation"))
+    held_out = validation.read(spread_rows(len(validation), _CHEAP_VALIDATION)).flatten(1)
+
+    def score(augmentation: Augmentation) -> float:
+        linear = fit_linear(train, store.manifest.shape, config.latent_dim, config.seed, augmentation)
+        return float(linear.log_prob(held_out).mean())
+
+    with torch.no_grad():
+        best = max((Augmentation(*choice) for choice in _AUGMENTATIONS), key=score)
+    return dataclasses.replace(config, flips=best.flips, shifts=best.shifts)

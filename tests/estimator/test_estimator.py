@@ -1,0 +1,450 @@
+"""The scikit-learn face: densities, repeats, scikit-learn's tools around it."""
+
+import pickle
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_digits, make_blobs
+from sklearn.decomposition import FactorAnalysis
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import bype
+from bype.cli import main
+from bype.data.files import FileError
+from bype.data.prepare import prepare
+from bype.data.store import Store
+from bype.run.directory import RunError
+from torchrun_process import has_checkpoint, started, wait_until
+
+TINY = {"n_pseudopoints": 6, "max_epochs": 3, "n_draws": 20}
+
+
+def table(count=120, seed=0):
+    generator = np.random.default_rng(seed)
+    return generator.normal(size=(count, 2)) @ generator.normal(size=(2, 4)) * [1, 5, 0.1, 30] + generator.normal(
+        [0, 100, -3, 1e3], [0.1, 1, 0.01, 5], (count, 4)
+    )
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    return load_breast_cancer(return_X_y=True)
+
+
+@pytest.fixture(scope="module")
+def fitted(cancer):
+    X, y = cancer
+    return bype.ByPEVAE(max_epochs=20).fit(X, np.array(["benign", "malignant"])[1 - y])
+
+
+def assert_same_model(first, second):
+    one, other = first.model_.state_dict(), second.model_.state_dict()
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert first.offset_ == second.offset_
+
+
+# ---------------------------------------------------------------------------------------------------- densities
+
+
+def test_the_log_likelihood_of_a_linear_model_is_the_closed_form():
+    X = table(200)
+    vae = bype.ByPEVAE(n_pseudopoints=5, max_epochs=1, n_draws=20).fit(X).set_params(n_draws=4000)
+    for model in (vae._scorer.model, vae.model_):  # without what the networks add, all is linear
+        model.decoder.head.weight.zero_()
+        model.decoder.head.bias.zero_()
+    model = vae._scorer.model
+    prior, decoder = model.prior_distribution(), model.decoder
+    loadings, scale = decoder.loadings.numpy(), model.scaling.scale.numpy()
+    noise = np.diag(model.likelihood.base.variance.numpy())
+    covariance = float(prior.log_variance.exp()) * loadings @ loadings.T + noise
+    scaled = (X[:20] - model.scaling.center.numpy()) / scale
+    centers = decoder.center.numpy() + prior.means.numpy() @ loadings.T
+    by_component = np.stack([multivariate_normal(center, covariance).logpdf(scaled) for center in centers], 1)
+    exact = logsumexp(by_component + prior.log_weights.numpy(), axis=1) - np.log(scale).sum()
+    # 4,000 draws from a posterior that ignores the prior's mixture: the spread over seeds is about 0.02 nats.
+    np.testing.assert_allclose(vae.score_samples(X[:20]), exact, atol=0.1)
+
+
+def test_the_log_likelihood_agrees_with_the_measure_of_the_commands(cancer, fitted):
+    X = cancer[0][:100]
+    found = bype.importance_weighted_bound(
+        fitted.model_, torch.tensor(X, dtype=torch.float32), 2000, generator=torch.Generator().manual_seed(5)
+    )
+    more = clone(fitted).set_params(n_draws=2000)
+    more._become(fitted._fitted)
+    difference = more.score_samples(X) - found.log_likelihood.numpy()
+    # Two estimates with different draws: apart by their Monte Carlo errors, on average by far less.
+    assert abs(difference.mean()) < 0.2
+    assert np.median(np.abs(difference)) < 4 * float(found.monte_carlo_error.median())
+    assert fitted.score(X) == fitted.score_samples(X).mean()
+
+
+def test_log_likelihoods_are_in_the_units_of_the_data():
+    X = table()
+    small, large = (bype.ByPEVAE(**TINY).fit(factor * X) for factor in (1, 1000))
+    # The same model up to float32's rounding of the columns; a density a thousand times thinner in each of 4 columns.
+    np.testing.assert_allclose(small.score_samples(X) - 4 * np.log(1000), large.score_samples(1000 * X), atol=0.05)
+
+
+def test_a_result_does_not_depend_on_other_rows(cancer, fitted):
+    X = cancer[0][:90]
+    order = np.random.default_rng(0).permutation(90)
+    for method in (fitted.score_samples, fitted.transform, fitted.reconstruct, fitted.decision_function):
+        whole = method(X)
+        # In float64; the sums inside may be added in another order.
+        np.testing.assert_allclose(method(X[order]), whole[order], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            np.concatenate([method(row[None]) for row in X[:5]]), whole[:5], rtol=1e-9, atol=1e-9
+        )
+
+
+def test_it_is_better_than_factor_analysis(cancer):
+    X, _ = cancer
+    own = cross_val_score(bype.ByPEVAE(max_epochs=40), X, cv=3)
+    linear = []
+    for rows in np.array_split(np.arange(len(X)), 3):
+        rest = np.setdiff1d(np.arange(len(X)), rows)
+        mean, scale = X[rest].mean(0), X[rest].std(0)
+        model = FactorAnalysis(15, max_iter=500).fit((X[rest] - mean) / scale)
+        linear.append(model.score((X[rows] - mean) / scale) - np.log(scale).sum())
+    assert np.mean(own) > np.mean(linear)
+
+
+def test_outliers_have_a_low_density(cancer, fitted):
+    X, _ = cancer
+    assert (fitted.predict(X) == -1).sum() == round(0.1 * len(X))
+    strange = X.copy()
+    strange[:, 0] *= 3  # a radius that does not fit the area
+    assert (fitted.predict(strange) == -1).mean() > 0.9
+    np.testing.assert_array_equal(fitted.decision_function(X), fitted.score_samples(X) - fitted.offset_)
+
+
+# ------------------------------------------------------------------------------- the same call, the same result
+
+
+def test_the_same_call_gives_the_same_model_with_and_without_a_run_directory(tmp_path):
+    X = table()
+    whole = bype.ByPEVAE(**TINY).fit(X)
+    assert_same_model(whole, bype.ByPEVAE(**TINY).fit(X))
+    kept = bype.ByPEVAE(**TINY, run_dir=tmp_path / "run").fit(X)
+    assert_same_model(whole, kept)
+    assert_same_model(whole, bype.ByPEVAE.load(tmp_path / "run"))
+    assert_same_model(whole, bype.ByPEVAE(**TINY, run_dir=tmp_path / "run").fit(X))
+    other = bype.ByPEVAE(**{**TINY, "random_state": 1}).fit(X)
+    assert other.offset_ != whole.offset_
+    with pytest.raises(ValueError, match="holds a fit of other data; choose another run_dir"):
+        bype.ByPEVAE(**TINY, run_dir=tmp_path / "run").fit(X + 1)
+    with pytest.raises(RunError, match="components: 6 there, 7 here"):
+        bype.ByPEVAE(**{**TINY, "n_pseudopoints": 7}, run_dir=tmp_path / "run").fit(X)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    with pytest.raises(ValueError, match="holds no fit; choose another run_dir"):
+        bype.ByPEVAE(**TINY, run_dir=tmp_path / "mine").fit(X)
+
+
+KILLED = """
+import sys, numpy, bype
+bype.ByPEVAE(6, max_epochs=60, n_draws=20, run_dir=sys.argv[2]).fit(numpy.load(sys.argv[1]))
+"""
+
+
+def test_a_killed_fit_goes_on_to_the_same_bit(tmp_path):
+    X, run = table(), tmp_path / "run"
+    np.save(tmp_path / "x.npy", X)
+    with started([sys.executable, "-c", KILLED, str(tmp_path / "x.npy"), str(run)]) as process:
+        wait_until(has_checkpoint(run, 20), 120, "no checkpoint")
+        process.kill()
+        process.wait()
+    assert not (run / "estimator.json").exists()
+    vae = bype.ByPEVAE(6, max_epochs=60, n_draws=20)
+    assert_same_model(clone(vae).set_params(run_dir=run).fit(X), vae.fit(X))
+
+
+def test_an_estimator_is_saved_as_a_run_directory(cancer, fitted, tmp_path):
+    X, _ = cancer
+    fitted.save(tmp_path / "saved")
+    opened = bype.ByPEVAE.load(tmp_path / "saved")
+    assert_same_model(fitted, opened)
+    np.testing.assert_array_equal(opened.score_samples(X[:50]), fitted.score_samples(X[:50]))
+    np.testing.assert_array_equal(opened.coreset_.labels, fitted.coreset_.labels)
+    np.testing.assert_array_equal(opened.coreset_.neighbours, fitted.coreset_.neighbours)
+    assert opened.get_params() == fitted.get_params()
+    assert (opened.n_features_in_, opened.n_iter_) == (30, 20)
+    opened.save(tmp_path / "again")
+    for path in sorted((tmp_path / "saved").rglob("*.*")):
+        assert path.read_bytes() == (tmp_path / "again" / path.relative_to(tmp_path / "saved")).read_bytes()
+    with pytest.raises(FileError, match="exists and is not empty"):
+        fitted.save(tmp_path / "saved")
+    assert main(["sample", str(tmp_path / "saved"), "--out", str(tmp_path / "made.npy"), "--count", "5"]) == 0
+    assert np.load(tmp_path / "made.npy").shape == (5, 30)
+
+
+def test_a_damaged_folder_is_refused(tmp_path, trained_bype):
+    with pytest.raises(FileError, match="no saved estimator; open it with"):
+        bype.ByPEVAE.load(trained_bype)
+    bype.ByPEVAE(**TINY).fit(table()).save(tmp_path / "saved")
+    about, points = tmp_path / "saved" / "estimator.json", tmp_path / "saved" / "coreset.safetensors"
+    good = about.read_text()
+    for change in (('"version": 1', '"version": 9'), ('"float32"', '"uint8"'), ('"max_epochs": 3', '"max_epochs": []')):
+        assert change[0] in good
+        about.write_text(good.replace(*change))
+        with pytest.raises(FileError, match=r"estimator\.json"):
+            bype.ByPEVAE.load(tmp_path / "saved")
+    about.write_text(good)
+    for content in (b"", points.read_bytes()[:-1], bype.ByPEVAE(**{**TINY, "n_pseudopoints": 3}).fit(table())):
+        if not isinstance(content, bytes):
+            content.save(tmp_path / "smaller")
+            content = (tmp_path / "smaller" / points.name).read_bytes()
+        points.write_bytes(content)
+        with pytest.raises(FileError, match=r"coreset\.safetensors"):
+            bype.ByPEVAE.load(tmp_path / "saved")
+
+
+def test_a_copy_in_another_process_is_the_same(fitted, cancer):
+    state = fitted.__getstate__()
+    assert not any(isinstance(value, torch.nn.Module) for value in state.values())
+    copied = pickle.loads(pickle.dumps(fitted))  # noqa: S301 - our own
+    assert_same_model(fitted, copied)
+    np.testing.assert_array_equal(copied.transform(cancer[0][:9]), fitted.transform(cancer[0][:9]))
+
+
+def test_a_fit_that_fails_leaves_the_estimator_as_it_was():
+    vae = bype.ByPEVAE(**TINY).fit(table())
+    before = dict(vars(vae))
+    for bad in (np.full((9, 4), np.nan), np.zeros((2, 4)), np.full((9, 4), 1e39), np.zeros((9, 4, 4), dtype=np.int64)):
+        with pytest.raises(ValueError, match=r"NaN|minimum of 3|numbers beyond|images must be uint8"):
+            vae.fit(bad)
+        assert vars(vae) == before
+
+
+def test_fit_works_in_a_thread_and_does_not_touch_global_random_numbers():
+    found = []
+    before, numpys = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002 - the global one
+    thread = threading.Thread(target=lambda: found.append(bype.ByPEVAE(**TINY).fit(table())))
+    thread.start()
+    thread.join()
+    assert_same_model(found[0], bype.ByPEVAE(**TINY).fit(table()))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert np.array_equal(numpys, np.random.get_state()[1])  # noqa: NPY002
+
+
+# ------------------------------------------------------------------------------------- scikit-learn's own tools
+
+
+def test_a_pipeline_fills_gaps_and_classifies(cancer):
+    X, y = cancer
+    X = np.where(np.random.default_rng(0).random(X.shape) < 0.05, np.nan, X)
+    steps = make_pipeline(SimpleImputer(), StandardScaler(), bype.ByPEVAE(**TINY), LogisticRegression(max_iter=1000))
+    assert steps.fit(X[:400], y[:400]).score(X[400:], y[400:]) > 0.9
+    names = steps[:-1].get_feature_names_out()
+    assert names.tolist() == [f"bypevae{k}" for k in range(15)]
+
+
+def test_a_grid_of_points_is_searched_by_held_out_likelihood():
+    X = table(90)
+    search = GridSearchCV(bype.ByPEVAE(**TINY), {"n_pseudopoints": [1, 10]}, cv=2).fit(X)
+    assert search.best_params_["n_pseudopoints"] in (1, 10)
+    assert len(search.best_estimator_.coreset_) == search.best_params_["n_pseudopoints"]
+    single = [clone(search.estimator).set_params(n_pseudopoints=1).fit(X[45:]).score(X[:45])]
+    assert search.cv_results_["split0_test_score"][0] == pytest.approx(single[0])
+
+
+@pytest.mark.slow
+def test_two_thousand_rows_take_less_than_a_minute(cancer):
+    X = np.tile(cancer[0], (4, 1))[:2000] + np.random.default_rng(0).normal(size=(2000, 30)) * cancer[0].std(0) / 10
+    start = time.process_time()
+    bype.ByPEVAE().fit(X)
+    assert time.process_time() - start < 60
+
+
+# ------------------------------------------------------------------------------------------ what it can be given
+
+
+def test_images_come_back_in_their_shape_and_units(tmp_path):
+    images = np.clip(load_digits().images[:300] * 16, 0, 255).astype(np.uint8)
+    vae = bype.ByPEVAE(n_pseudopoints=20, max_epochs=20, n_draws=20).fit(images, load_digits().target[:300])
+    assert vae.sample(3, random_state=0).shape == (3, 8, 8)
+    assert vae.sample(3, random_state=0).dtype == np.uint8
+    assert np.array_equal(vae.sample(3, random_state=0), vae.sample(3, random_state=0))
+    assert not np.array_equal(vae.sample(3), vae.sample(3))
+    error = vae.reconstruct(images).astype(float) - images
+    assert np.square(error).mean() < 0.2 * images.var()
+    assert vae.transform(images).shape == (300, 40)
+    assert vae.n_features_in_ == 64
+    # A density in bytes is 256 times thinner for each pixel than in [0, 1].
+    as_floats = (torch.from_numpy(images[:20, None]) + 0.5) / 256
+    bound = bype.importance_weighted_bound(vae.model_, as_floats, 500, generator=torch.Generator().manual_seed(0))
+    found = vae.set_params(n_draws=500).score_samples(images[:20])
+    # All rows share their draws, so their errors do not average out.
+    tolerance = 4 * float(bound.monte_carlo_error.mean())
+    assert found.mean() == pytest.approx(float(bound.log_likelihood.mean()) - 64 * np.log(256), abs=tolerance)
+    assert tolerance < 4
+    assert [image.size for image in vae.coreset_.to_images()] == [(8, 8)] * 20
+    assert vae.coreset_.points.dtype == np.uint8
+    vae.save(tmp_path / "saved")
+    assert np.array_equal(bype.ByPEVAE.load(tmp_path / "saved").coreset_.points, vae.coreset_.points)
+    with pytest.raises(ValueError, match=r"fitted were images \(uint8\) of shape \(8, 8\)"):
+        vae.transform(images[:, :4])
+    with pytest.raises(ValueError, match="must hold images"):
+        vae.transform(images.reshape(300, 64))
+
+
+def test_colours_first_or_last_and_floats():
+    generator = np.random.default_rng(0)
+    last = generator.integers(0, 256, (40, 5, 6, 3), dtype=np.uint8)
+    vaes = [bype.ByPEVAE(**TINY).fit(images) for images in (last, torch.from_numpy(last.transpose(0, 3, 1, 2).copy()))]
+    assert vaes[0].sample(2).shape == (2, 5, 6, 3)
+    assert vaes[1].sample(2).shape == (2, 3, 5, 6)
+    np.testing.assert_array_equal(
+        vaes[0].reconstruct(last[:4]), vaes[1].reconstruct(last[:4].transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1)
+    )
+    assert vaes[0].coreset_.to_images()[0].size == (6, 5)
+    floats = bype.ByPEVAE(**TINY).fit(last[..., 0] / 255)
+    assert floats.sample(2).shape == (2, 5, 6)
+    assert 0 <= floats.sample(50).min() <= floats.sample(50).max() <= 1
+    with pytest.raises(ValueError, match=r"values in \[0, 1\]"):
+        bype.ByPEVAE(**TINY).fit(last[..., 0].astype(float))
+
+
+def test_a_path_a_store_and_a_tensor_give_the_same_model(tmp_path):
+    X = table().astype(np.float32)
+    np.save(tmp_path / "x.npy", X)
+    prepare(tmp_path / "x.npy", tmp_path / "store", test=0)
+    expected = bype.ByPEVAE(**TINY).fit(X)
+    for given in (torch.from_numpy(X), tmp_path / "x.npy", str(tmp_path / "store"), Store(tmp_path / "store")):
+        vae = bype.ByPEVAE(**TINY).fit(given)
+        assert all(
+            torch.equal(a, b) for a, b in zip(vae.model_.parameters(), expected.model_.parameters(), strict=True)
+        )
+    np.testing.assert_array_equal(vae.score_samples(tmp_path / "x.npy"), expected.score_samples(X))
+    validation = Store(tmp_path / "store").split("validation").read(np.arange(12))
+    np.testing.assert_array_equal(vae.transform(tmp_path / "store"), expected.transform(validation))
+    with pytest.raises(ValueError, match="leave y out"):
+        vae.fit(tmp_path / "x.npy", np.zeros(120))
+
+
+def test_a_table_in_a_file_brings_its_names(tmp_path):
+    lines = ["length,mass", *(f"{a},{b}" for a, b in table()[:, :2])]
+    (tmp_path / "table.csv").write_text("\n".join(lines))
+    vae = bype.ByPEVAE(**TINY).fit(tmp_path / "table.csv")
+    assert vae.feature_names_in_.tolist() == ["length", "mass"]
+    assert vae.score_samples(tmp_path / "table.csv").shape == (120,)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_data_frames_come_in_and_go_out(library):
+    frames = pytest.importorskip(library)
+    frame = frames.DataFrame(dict(zip("abcd", table().T, strict=True)))
+    vae = bype.ByPEVAE(**TINY).set_output(transform=library).fit(frame)
+    assert vae.feature_names_in_.tolist() == list("abcd")
+    latents = vae.transform(frame)
+    assert isinstance(latents, frames.DataFrame)
+    assert list(latents.columns) == ["bypevae0", "bypevae1"]
+    assert_same_model(vae, bype.ByPEVAE(**TINY).fit(table()))
+    assert vae.coreset_.names == tuple("abcd")
+    with pytest.raises(ValueError, match="feature names"):
+        vae.transform(frame[["b", "a", "c", "d"]])
+
+
+def test_text_is_refused_by_scikit_learn():
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        bype.ByPEVAE(**TINY).fit(np.array([["a", "b"]] * 9, dtype=object))
+
+
+# ------------------------------------------------------------------------------------------- samples, points
+
+
+def test_samples_have_the_spread_of_the_data(cancer, fitted):
+    made, X = fitted.sample(2000, random_state=0), cancer[0]
+    assert np.abs(made.mean(0) - X.mean(0)).max() / X.std(0).max() < 0.3
+    ratio = made.std(0) / X.std(0)
+    assert ratio.min() > 0.6
+    assert ratio.max() < 1.5
+    near = np.corrcoef(made[:, 0], made[:, 3])[0, 1]  # radius and area
+    assert near > 0.9
+
+
+def test_neighbours_are_added_with_the_labels_of_their_examples(cancer, fitted):
+    X, y = cancer[0][:100], cancer[1][:100]
+    more, labels = fitted.augment(X, y, random_state=0)
+    np.testing.assert_array_equal(more[:100], X)
+    np.testing.assert_array_equal(labels, np.concatenate([y, y]))
+    scaled = (more - cancer[0].mean(0)) / cancer[0].std(0)
+    distance = np.square(scaled[100:, None] - scaled[None, :100]).sum(2)
+    assert (distance.argmin(1) == np.arange(100)).mean() > 0.5  # of 100 examples, most are nearest to their own
+    assert not np.allclose(more[100:], fitted.reconstruct(X))
+
+
+def test_the_coreset_stands_for_the_data(cancer, fitted):
+    X, y = cancer
+    coreset = fitted.coreset_
+    num_train = 569 - 57
+    assert coreset.points.shape == (128, 30)
+    assert coreset.weights.sum() == pytest.approx(num_train)
+    assert set(coreset.labels) == {"benign", "malignant"}
+    # The nearest examples are rows of X: in latent space none of those trained on is nearer.
+    latents, points = fitted.transform(X), fitted.transform(coreset.points)
+    distance = np.linalg.norm(points[:, None] - latents, axis=2)
+    trained = np.sort(np.unique(coreset.neighbours))
+    own = distance[np.arange(128), coreset.nearest_indices]
+    np.testing.assert_allclose(own, distance[:, trained].min(1), rtol=1e-3, atol=1e-3)  # found in float32
+    truth = np.array(["benign", "malignant"])[1 - y]
+    majority = [max(set(near), key=list(near).count) for near in truth[coreset.neighbours].tolist()]
+    # A point keeps the label of its class; few stand among examples of the other one.
+    assert np.mean(np.array(majority) == coreset.labels) > 0.85
+
+
+def test_samples_of_a_class():
+    X, y = make_blobs(400, 6, centers=3, random_state=1)
+    names = np.array(["one", "two", "three"])[y]
+    vae = bype.ByPEVAE(n_pseudopoints=30, max_epochs=30).fit(X, names)
+    judge = LogisticRegression().fit(X, names)
+    for name in ("one", "two", "three"):
+        assert (judge.predict(vae.sample(100, name, random_state=0)) == name).mean() > 0.95, name
+    with pytest.raises(ValueError, match="there is no class 'four'; there are 'one', 'three', 'two'"):
+        vae.sample(1, "four")
+    with pytest.raises(ValueError, match="give y to fit"):
+        bype.ByPEVAE(**TINY).fit(X).sample(1, "one")
+
+
+def test_points_weights_and_labels_train_a_classifier():
+    X, y = make_blobs(400, 6, centers=3, random_state=1)
+    coreset = bype.ByPEVAE(n_pseudopoints=30, max_epochs=30).fit(X[:300], y[:300]).coreset_
+    classifier = LogisticRegression().fit(coreset.points, coreset.labels, sample_weight=coreset.weights)
+    assert classifier.score(X[300:], y[300:]) > 0.95
+
+
+def test_numbers_that_are_no_labels_are_ignored():
+    vae = bype.ByPEVAE(**TINY)
+    assert vae.fit(table(), np.linspace(0, 1, 120)).coreset_.labels is None
+    assert vae.fit(table(), np.arange(120)).coreset_.labels is None
+    for labels in (np.arange(120) % 3, np.arange(120) % 2 == 0, np.array(["a", "b"] * 60, dtype=object)):
+        found = vae.fit(table(), labels).coreset_.labels
+        assert set(found.tolist()) <= set(labels.tolist())
+
+
+def test_progress_is_shown_on_request(capsys):
+    bype.ByPEVAE(**TINY).fit(table())
+    assert capsys.readouterr().out == ""
+    bype.ByPEVAE(**TINY, verbose=True).fit(table())
+    assert "validation" in capsys.readouterr().out
+
+
+def test_an_interrupt_stops_a_fit(tmp_path):
+    script = "import numpy, bype; bype.ByPEVAE(6, max_epochs=10**6).fit(numpy.random.normal(size=(99, 3)))"
+    timed = f"import threading, os, signal; threading.Timer(8, os.kill, (os.getpid(), signal.SIGINT)).start(); {script}"
+    done = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr.splitlines()[-1].startswith("KeyboardInterrupt")
