@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import ablation
+import outliers
 import own_data
 from bype.evaluation.records import read_results
 from bype.paper.page import draw_all, printed
@@ -64,3 +65,10 @@ def test_the_page_of_a_users_own_data_is_printed_from_the_records():
     page = (ROOT / "docs" / "results" / "own-data.md").read_text()
     assert "\n".join(printed_lines) in page
     assert len(printed_lines) > 8
+
+
+def test_the_page_of_outliers_is_printed_from_the_records():
+    lines = list(outliers.pages(ROOT / "results" / "outliers"))
+    page = (ROOT / "docs" / "results" / "outliers.md").read_text()
+    assert "\n".join(lines) in page
+    assert len(lines) > 8

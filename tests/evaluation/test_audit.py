@@ -23,6 +23,8 @@ from bype.models import VAE
 from bype.priors import GaussianPrior, Prior, TensorSource
 from bype.pseudocoreset.coreset import Pseudocoreset
 from bype.pseudocoreset.prior import PseudocoresetPrior
+from bype.report.contents import gather
+from bype.report.page import render
 from bype.run.build import build_model
 from bype.run.config import ConfigError, TrainingConfig
 from bype.run.directory import RunError
@@ -226,6 +228,7 @@ def test_the_command_prints_a_verdict_and_shows_pairs(bype_run, tmp_path, capsys
     page = (tmp_path / "audit.html").read_text()
     assert found.verdict in page
     assert page.count("<img ") == 2
+    assert found.verdict in render([gather(bype_run, "audited")])
     assert main(["audit", str(bype_run), "--samples", "50", "--out", str(tmp_path / "audit.png")]) == 0
     with Image.open(tmp_path / "audit.png") as picture:
         assert picture.size == (3 * (10 * 14 - 2), 3 * (4 * 14 - 2))

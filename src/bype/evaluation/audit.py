@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bype.data.decode import decode_file
 from bype.data.examples import StoreSource, spread_rows
-from bype.data.files import to_json, write_atomic
+from bype.data.files import FileError, to_json, write_atomic
 from bype.data.scaling import Scaling
 from bype.evaluation.evaluate import Stage, silent
 from bype.evaluation.generation import sample
@@ -207,7 +207,10 @@ def audit_run(
 def read_audit(run: Path) -> Audit | None:
     """Read the audit of a run, which is not trusted; ``None`` if there is none yet."""
     path = run / FILE_NAME
-    return decode_file(Audit, path) if path.exists() else None
+    try:
+        return decode_file(Audit, path) if path.exists() else None
+    except FileError as error:
+        raise FileError(f"{error}; remove the file and audit again") from error
 
 
 def compare(values: NDArray[np.float64], held_out: NDArray[np.float64]) -> Share:

@@ -12,7 +12,9 @@ from bype.data.scaling import mean_and_variance
 from bype.priors.base import ExampleSource, draw_rows, into_range
 from bype.randomness import Randomness, standard_normal
 
-_NOISE_ROWS, _CHUNK_ROWS = 2_000, 250
+_NOISE_ROWS, _NOISE_NUMBERS = 2_000, 2**27
+"""So many examples, and fewer if they are huge, say enough about the means and variances that noise starts with."""
+_CHUNK_NUMBERS = 2**22
 
 
 def project_to_simplex(weights: Tensor, total: float) -> Tensor:
@@ -120,11 +122,11 @@ class Pseudocoreset(nn.Module):
         No example is copied: all that the start knows of the data are these means and variances, of at most 2,000
         examples, evenly spread.
         """
-        rows = torch.from_numpy(spread_rows(len(source), _NOISE_ROWS))
-        shape = source.take(rows[:1]).shape[1:]
-        mean, variance, _ = mean_and_variance(
-            lambda: (source.take(chunk).cpu().flatten(1) for chunk in torch.split(rows, _CHUNK_ROWS))
-        )
+        shape = source.take(torch.tensor([0])).shape[1:]
+        size_of_one = math.prod(shape)
+        rows = torch.from_numpy(spread_rows(len(source), max(2, min(_NOISE_ROWS, _NOISE_NUMBERS // size_of_one))))
+        chunks = torch.split(rows, max(1, _CHUNK_NUMBERS // size_of_one))
+        mean, variance, _ = mean_and_variance(lambda: (source.take(chunk).cpu().flatten(1) for chunk in chunks))
         noise = standard_normal((size, len(mean)), like=torch.empty(0), generator=generator)
         points = (mean + variance.sqrt() * noise).float().reshape(size, *shape)
         return cls(into_range(points, data_range), len(source), data_range=data_range)

@@ -11,6 +11,7 @@ from bype.data.examples import StoreSource, spread_rows
 from bype.data.files import FileError
 from bype.data.store import Store
 from bype.evaluation import generation
+from bype.evaluation.audit import Audit, read_audit
 from bype.evaluation.evaluate import default_split
 from bype.evaluation.outliers import ScoreOptions, score_examples
 from bype.evaluation.pseudopoints import Coreset, describe_points
@@ -73,6 +74,7 @@ class RunContents:
     reconstructions: Image.Image | None = None
     interpolations: Image.Image | None = None
     features: FeatureSummary | None = None
+    audit: Audit | None = None
     unusual: list[UnusualExample] = field(default_factory=list)
     unusual_of: str = ""
     """Among which examples these are the least likely, in words."""
@@ -90,6 +92,8 @@ def gather(folder: Path, name: str, data: Path | None = None) -> RunContents:
     chosen = next((e for split in ("test", "validation", "train") for e in current if e.split == split), None)
     augmentation = [found for found in results.augmentation if (found.step, found.fingerprint) == (run.step, own)]
     contents = RunContents(name, run.config, run.data, run.step, read_metrics(folder), chosen, augmentation)
+    if (audit := read_audit(folder)) is not None and (audit.step, audit.fingerprint) == (run.step, own):
+        contents.audit = audit
     if chosen is None:
         stale = " of this model" if results.evaluations else ""
         contents.notes.append(f"There is no evaluation{stale} yet. Run: bype evaluate {folder}")

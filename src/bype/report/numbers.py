@@ -55,6 +55,7 @@ def numbers(runs: Sequence[RunContents]) -> Markup:
     add("A better prior could gain", _gap)
     add("Active units", _active)
     add("Linear probe", lambda run: _of_representation(run, lambda r: f"{100 * r.probe_accuracy:.2f} %"))
+    add("Copies of training examples", lambda run: "" if run.audit is None else run.audit.verdict)
     return section(
         "In numbers",
         "Nats per example; smaller is better. ± is one standard error over examples.",
