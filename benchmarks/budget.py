@@ -15,7 +15,6 @@ from pathlib import Path
 
 import torch
 
-from bype.cli.fit import _config
 from bype.data.store import Store
 from bype.training import loop
 from measure import machine

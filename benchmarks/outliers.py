@@ -35,11 +35,11 @@ from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from sklearn.preprocessing import StandardScaler
 
 import bype
-from bype.cli.fit import _config as config_of_fit
 from bype.data.examples import spread_rows
 from bype.data.prepare import prepare
 from bype.data.store import Store
 from bype.evaluation.outliers import ExampleScores, ScoreOptions
+from bype.run.choice import suitable_config
 from measure import machine
 
 MOST_ROWS = 2000
@@ -191,8 +191,8 @@ def measure_images(stores: Path, inside: str, outside: str, steps: int, seed: in
 
 def trained(folder: Path, steps: int, seed: int) -> bype.TrainedRun:
     """Train the model of ``bype fit`` on the store ``train`` in a folder, for so many steps."""
-    config = config_of_fit(Store(folder / "train"), 1.0, seed)
-    config = dataclasses.replace(config, length=f"{steps} steps", checkpoint_every="50 percent")
+    config = suitable_config(Store(folder / "train"), f"{steps} steps", seed)
+    config = dataclasses.replace(config, checkpoint_every="50 percent")
     bype.train(config, folder / "train", folder / "run")
     return bype.TrainedRun.open(folder / "run")
 
