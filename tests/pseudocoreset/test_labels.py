@@ -17,6 +17,8 @@ from bype.priors import GaussianPrior, TensorSource
 from bype.pseudocoreset.coreset import Pseudocoreset
 from bype.pseudocoreset.settings import TrackingSettings
 from bype.pseudocoreset.tracking import LabelledMixture, TrackedPseudocoresetPrior, TrackedStep, Tracking
+from bype.report.contents import gather
+from bype.report.page import render
 from bype.run.config import ConfigError
 from bype.run.opened import TrainedRun
 from bype.training.loop import train
@@ -146,6 +148,16 @@ def test_every_point_has_its_label(labelled_run):
     by_class = found.weights @ found.label_mix
     shares = np.bincount(run.store().split("train").labels(np.arange(465)), minlength=3)
     assert abs(by_class / by_class.sum() - shares / shares.sum()).max() < 0.1  # weights follow single batches
+
+
+def test_the_page_shows_each_class(labelled_run):
+    contents = gather(labelled_run, "run")
+    assert [shown.name for shown in contents.classes] == ["0", "1", "2"]
+    assert sum(shown.num_points for shown in contents.classes) == 20
+    assert sum(shown.share for shown in contents.classes) == pytest.approx(1)
+    page = render([contents])
+    assert page.count('alt="Samples of ') == 3
+    assert "Labels by weight" not in page
 
 
 def test_labels_from_the_command_line(labelled_run, trained_bype, tmp_path, capsys):

@@ -27,6 +27,7 @@ from bype.run.opened import TrainedRun, own_store
 _COLUMNS = 10
 _LINES = 6
 _UNUSUAL = 8
+_MOST_CLASSES, _CLASS_POINTS, _CLASS_SAMPLES = 20, 4, 8
 _QUICK_SCORES = ScoreOptions(num_samples=20, num_references=500, num_examples=500)
 """Enough to find the least likely examples in seconds; ``bype score`` takes more draws and all examples."""
 
@@ -55,6 +56,19 @@ class UnusualExample:
     """Those that made it unlikely, for a row of a table."""
 
 
+@dataclass(frozen=True)
+class ClassOfPoints:
+    """A class with pseudo-points of its own."""
+
+    name: str
+    share: float
+    """Of all weights."""
+    num_points: int
+    points: Image.Image
+    """The heaviest ones."""
+    samples: Image.Image
+
+
 @dataclass
 class RunContents:
     """One run on the page; what is ``None`` is left out."""
@@ -71,6 +85,7 @@ class RunContents:
     points: Coreset | None = None
     coreset: Image.Image | None = None
     nearest: Image.Image | None = None
+    classes: list[ClassOfPoints] = field(default_factory=list)
     reconstructions: Image.Image | None = None
     interpolations: Image.Image | None = None
     features: FeatureSummary | None = None
@@ -111,6 +126,8 @@ def gather(folder: Path, name: str, data: Path | None = None) -> RunContents:
         contents.points = describe_points(run.model, store.split("train"), run.data.classes)
         if is_image_shape(run.data.shape):
             _add_points(contents, contents.points, store)
+            if run.config.labelled:
+                contents.classes = _classes(run, contents.points, generator)
     if store is not None:
         _add_unusual(contents, run, store)
     return contents
@@ -167,6 +184,20 @@ def _add_images(contents: RunContents, run: TrainedRun, store: Store | None, gen
 def _add_points(contents: RunContents, points: Coreset, store: Store) -> None:
     contents.coreset = grid(to_bytes(points.points[: _COLUMNS * _LINES]), _COLUMNS)
     contents.nearest = plate(points.with_neighbours(store.split("train"), _LINES, _COLUMNS - 1))
+
+
+def _classes(run: TrainedRun, points: Coreset, generator: torch.Generator) -> list[ClassOfPoints]:
+    """Return the classes of labelled points, with their points and samples."""
+    prior, found = run.model.prior_distribution(), []
+    labels = np.zeros(0) if points.label_mix is None else points.label_mix.argmax(1)
+    for label, name in enumerate(run.data.classes[:_MOST_CLASSES]):
+        own = labels == label
+        if np.any(own):
+            made = generation.sample(run.model, _CLASS_SAMPLES, label=label, prior=prior, generator=generator)
+            heaviest = to_bytes(points.points[own][:_CLASS_POINTS])
+            share = float(points.weights[own].sum() / points.weights.sum())
+            found.append(ClassOfPoints(name, share, int(own.sum()), plate([heaviest]), plate([to_bytes(made.numpy())])))
+    return found
 
 
 def _feature_summary(run: TrainedRun, store: Store, generator: torch.Generator) -> FeatureSummary:

@@ -6,7 +6,7 @@ from bype.report.blocks import pictures
 from bype.report.contents import RunContents
 from bype.report.markup import Markup, element, join
 from bype.report.numbers import numbers
-from bype.report.sections import augmentation, coreset, features, how_good, maps, neighbours, training, unusual
+from bype.report.sections import augmentation, classes, coreset, features, how_good, maps, neighbours, training, unusual
 from bype.report.style import STYLE
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -60,6 +60,7 @@ def _sections(runs: Sequence[RunContents]) -> list[Markup]:
             lambda run: run.plates,
         ),
         coreset(runs),
+        classes(runs),
         pictures(
             runs,
             "Reconstructions",

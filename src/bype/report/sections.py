@@ -96,7 +96,7 @@ def _points(runs: Sequence[RunContents], run: RunContents, points: Coreset) -> l
         f"points of equal weight."
     )
     cards.append(card("" if cards else heading(runs, run), chart, element("figcaption", text)))
-    if points.label_mix is not None and run.data.classes:
+    if points.label_mix is not None and run.data.classes and not run.classes:  # these have a section of their own
         cards.append(card("", _mix(run, points), element("figcaption", _MIX_CAPTION)))
     return cards
 
@@ -113,6 +113,32 @@ def _mix(run: RunContents, points: Coreset) -> Markup:
     largest = max(float(shares.max()), 1e-9)
     rows = [_bar(run.data.classes[k], shares[k] / largest, f"{100 * shares[k]:.1f} %") for k in order]
     return element("div", *rows)
+
+
+def classes(runs: Sequence[RunContents]) -> Markup:
+    """Return the points and samples of each class."""
+    cards = []
+    for run in runs:
+        rows = [
+            (
+                shown.name,
+                [
+                    f"{100 * shown.share:.1f} %",
+                    str(shown.num_points),
+                    picture_of(shown.points, f"Points of {shown.name}"),
+                    picture_of(shown.samples, f"Samples of {shown.name}"),
+                ],
+            )
+            for shown in run.classes
+        ]
+        if rows:
+            cards.append(
+                card(heading(runs, run), table(["class", "weight", "points", "the heaviest", "samples"], rows))
+            )
+    if not cards:
+        return Markup("")
+    text = "Each class has pseudo-points of its own, which its examples alone move. Samples of a class come from them."
+    return section("Classes", text, element("div", *cards, class_="cards"), is_wide=True)
 
 
 def features(runs: Sequence[RunContents]) -> Markup:
