@@ -143,7 +143,7 @@ def test_samples_of_a_class_look_like_it(labelled_run):
 
 def test_every_point_has_its_label(labelled_run):
     run = TrainedRun.open(labelled_run)
-    found = describe_points(run.model, run.store().split("train"), 3)
+    found = describe_points(run.model, run.store().split("train"), run.data.classes)
     assert set(found.label_mix.ravel().tolist()) == {0.0, 1.0}
     by_class = found.weights @ found.label_mix
     shares = np.bincount(run.store().split("train").labels(np.arange(465)), minlength=3)
