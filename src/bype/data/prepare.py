@@ -89,7 +89,9 @@ def _division(
     num_train = pool.num_rows - num_validation - num_test
     if num_train < 1:
         apart = f"{num_validation} for validation and {num_test} for test"
-        raise SourceError(f"{pool.num_rows} examples less {apart} leave no train split; set fewer apart")
+        raise SourceError(
+            f"{pool.num_rows} examples less {apart} leave no train split; give more examples, or set fewer apart"
+        )
     order = KeyedPermutation(pool.num_rows, key)
 
     def split_of(positions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

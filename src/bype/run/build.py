@@ -44,6 +44,23 @@ def scaling_for(config: TrainingConfig, shape: tuple[int, ...]) -> Scaling | Non
     return Scaling(shape[0]) if config.scale_columns and len(shape) == 1 else None
 
 
+def require_fitting(config: TrainingConfig, shape: tuple[int, ...], num_train: int) -> None:
+    """Refuse a config that does not suit the data, before anything is made."""
+    is_image = len(shape) == 3
+    if config.network in ("convhvae", "residual") and not is_image:
+        raise ConfigError(f"the network {config.network} takes images; for feature vectors choose vae or hvae")
+    if (config.flips or config.shifts) and not is_image:
+        raise ConfigError("flips and shifts are for images; leave them out")
+    if config.likelihood in ("bernoulli", "discretised-logistic") and not is_image:
+        raise ConfigError(f"the likelihood {config.likelihood} is for pixels; for features choose learned-gaussian")
+    starts_at_examples = config.prior == "bype" or (config.prior == "vamp" and config.vamp_start == "examples")
+    if starts_at_examples and config.components > num_train:
+        raise ConfigError(
+            f"{config.components} components are more than the {num_train} examples to train on; "
+            f"take --components {num_train} or fewer"
+        )
+
+
 def build_model(
     config: TrainingConfig, shape: tuple[int, ...], train: ExampleSource, scaling: Scaling | None = None
 ) -> LatentModel:
@@ -60,6 +77,7 @@ def build_model(
     scaling
         Of the columns of a table; one that changes nothing if left out, until a model's state is loaded.
     """
+    require_fitting(config, shape, len(train))
     scaling = scaling or scaling_for(config, shape)
     if scaling is not None:
         train = MappedSource(train, scaling)
@@ -72,6 +90,7 @@ def build_model(
 
 def model_bytes(config: TrainingConfig, shape: tuple[int, ...], num_train: int) -> int:
     """Return how many bytes the numbers of a model take, without making it: a config may come from a stranger."""
+    require_fitting(config, shape, num_train)
     try:
         with torch.device("meta"):
             plain = _build_networks(config, shape, GaussianPrior(config.latent_dim))
@@ -91,13 +110,6 @@ def model_bytes(config: TrainingConfig, shape: tuple[int, ...], num_train: int) 
 
 
 def _build_networks(config: TrainingConfig, shape: tuple[int, ...], prior: Prior) -> LatentModel:
-    is_image = len(shape) == 3
-    if config.network in ("convhvae", "residual") and not is_image:
-        raise ConfigError(f"the network {config.network} takes images; for feature vectors choose vae or hvae")
-    if (config.flips or config.shifts) and not is_image:
-        raise ConfigError("flips and shifts are for images; leave them out")
-    if config.likelihood in ("bernoulli", "discretised-logistic") and not is_image:
-        raise ConfigError(f"the likelihood {config.likelihood} is for pixels; for features choose learned-gaussian")
     likelihood = _build_likelihood(config, shape)
     if config.network == "dense":
         return dense_vae(shape, prior, likelihood, config.latent_dim, config.hidden, config.dropout)
@@ -130,12 +142,6 @@ def _build_likelihood(config: TrainingConfig, shape: tuple[int, ...]) -> Likelih
 def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: ExampleSource) -> Prior:
     data_range = (0.0, 1.0) if len(shape) == 3 else None
     generator = generator_for(config.seed, "prior start")
-    starts_at_examples = config.prior == "bype" or (config.prior == "vamp" and config.vamp_start == "examples")
-    if starts_at_examples and config.components > len(source):
-        raise ConfigError(
-            f"{config.components} components are more than the {len(source)} examples to train on; "
-            f"take --components {len(source)} or fewer"
-        )
     match config.prior:
         case "gaussian":
             return GaussianPrior(config.latent_dim)
