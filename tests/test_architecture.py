@@ -82,6 +82,12 @@ def test_only_one_file_may_know_of_processes():
             assert not {m for m in imported_modules(path) if m.startswith("torch.distributed")}, path
 
 
+def test_only_one_file_opens_files_by_descriptor():
+    """It follows no links, on systems that can be told so and on others."""
+    found = {path.relative_to(SOURCE).as_posix() for path in FILES if "os.open(" in path.read_text()}
+    assert found == {"system.py", "cli/__init__.py"}  # the latter opens what swallows everything
+
+
 def priors_and_rules() -> set[str]:
     """Return the names of all priors and rules, and of what only one of them has."""
     names = set()

@@ -128,7 +128,7 @@ def test_embed_and_augment(bype_run, tmp_path, capsys):
         (["sample", "RUN", "--out", "x.png", "--component", "99"], "between 0 and 19"),
         (["sample", "RUN", "--out", "x.png", "--count", "0"], "at least 1"),
         (["sample", "RUN", "--out", "x.png", "--like", "0", "--heaviest", "2"], "choose one of"),
-        (["sample", "RUN", "--out", "x.png", "--like", "nothing.png"], "cannot read nothing.png"),
+        (["sample", "RUN", "--out", "x.png", "--like", "nothing.png"], "there is no file 'nothing.png'"),
         (["sample", "RUN", "--out", "x.png", "--like", "0", "--noise"], "--noise is for samples of the prior"),
         (["reconstruct", "RUN", "--out", "x.png", "--examples", "1000"], "rows 0 to 74"),
         (["interpolate", "RUN", "--out", "x.png", "--between", "1"], "in pairs"),

@@ -1,5 +1,6 @@
 """The command line: parse, call, print. Each command imports what it needs when it runs, so that help is quick."""
 
+import errno
 import importlib
 import io
 import os
@@ -32,6 +33,14 @@ _COMMANDS = {
     ("score",): ("score", "RUN --out FILE", "score each example, to find unusual ones"),
     ("audit",): ("audit", "RUN", "measure how close points and samples are to training data"),
     ("report",): ("report", "RUN [RUN ...] --out HTML", "show runs side by side on one page"),
+}
+
+_WAYS_OUT = {
+    errno.EACCES: "; choose a place that is yours",
+    errno.EPERM: "; choose a place that is yours",
+    errno.EROFS: "; choose another --out",
+    errno.ENOTDIR: "; a file is in the way: choose another --out",
+    errno.ENOSPC: "; make room, and run the same command again",
 }
 
 
@@ -99,7 +108,7 @@ def _guarded(module: str, function: str, words: list[str]) -> int:
         return 141
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        print(f"bype: {error.strerror or error}{where}", file=sys.stderr)
+        print(f"bype: {error.strerror or error}{where}{_WAYS_OUT.get(error.errno or 0, '')}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("bype: interrupted", file=sys.stderr)

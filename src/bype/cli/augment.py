@@ -40,7 +40,7 @@ def augment(words: list[str]) -> int:
     what = "Train classifiers on real and generated examples. To resume, run the same command."
     options = parse(_Augment, words, "bype augment", what)
     from bype.console import progress_bar
-    from bype.evaluation.augmentation import classifier_error, export_generated
+    from bype.evaluation.augmentation import classifier_error, export_generated, require_labels
     from bype.evaluation.generation import default_way
     from bype.evaluation.journal import Journal, journal_path
     from bype.evaluation.records import ClassifierError, read_results, write_results
@@ -58,6 +58,7 @@ def augment(words: list[str]) -> int:
         print(f"{made.splits['train'].num_rows:,} generated examples in {options.export}")
         result(out=options.export, examples=made.splits["train"].num_rows)
         return 0
+    require_labels(store)
     identity = {
         "model": run.fingerprint,
         "store": store.manifest.fingerprint,

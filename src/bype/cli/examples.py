@@ -44,6 +44,8 @@ def named_examples(
             return StoreSource(chosen).read(np.array([int(name)]))[0]
         if not is_image_shape(run.data.shape):
             raise UsageError(f"{name!r} is not a row number; this run was trained on features: name a row of its store")
+        if not Path(name).exists():
+            raise UsageError(f"there is no file {name!r}; name an image file, or a row number of the split")
         return as_model_input(torch.from_numpy(read_image_file(Path(name), run.data.shape).copy()))
 
     return torch.stack([example(name) for name in names])

@@ -105,7 +105,9 @@ def _division(pool: Pool, validation: float | None, test: float | None, key: int
     num_train = pool.num_rows - num_validation - num_test
     if num_train < 1:
         apart = f"{num_validation} for validation and {num_test} for test"
-        raise SourceError(f"{pool.num_rows} examples less {apart} leave no train split; set fewer apart")
+        raise SourceError(
+            f"{pool.num_rows} examples less {apart} leave no train split; give more examples, or set fewer apart"
+        )
     order = KeyedPermutation(pool.num_rows, key)
 
     def split_of(positions: Rows) -> Rows:

@@ -18,6 +18,7 @@ from bype.data.decode import decode_file
 from bype.data.files import READ_FLAGS, FileError
 from bype.data.manifest import DTYPES, LABEL_DTYPE, Manifest, Shard, StoreError
 from bype.data.order import Rows
+from bype.suggestions import did_you_mean
 from bype.system import open_file, read_at, will_read
 
 _MAPPED_BYTES = 2**28
@@ -147,7 +148,8 @@ class Store:
     def split(self, name: str) -> Split:
         """Open a split."""
         if name not in self.manifest.splits:
-            raise StoreError(f"{self.folder} has no split {name}; it has {', '.join(self.manifest.splits)}")
+            near = did_you_mean(name, self.manifest.splits)
+            raise StoreError(f"{self.folder} has no split {name}; it has {', '.join(self.manifest.splits)}{near}")
         return Split(self.folder, self.manifest, name)
 
     def verify(self) -> None:

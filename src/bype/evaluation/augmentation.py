@@ -30,6 +30,12 @@ _MOMENTUM = 0.9
 _SMOOTHING = 0.1
 
 
+def require_labels(store: Store) -> None:
+    """Refuse a store that a classifier cannot be trained and tested on."""
+    if not (store.split("train").has_labels and store.split("test").has_labels):
+        raise RunError(f"{store.folder} has no labels, which a classifier needs; prepare it with labels")
+
+
 def classifier_error(
     run: TrainedRun,
     store: Store,
@@ -60,9 +66,8 @@ def classifier_error(
     report
         Called with the number of steps done and the total.
     """
+    require_labels(store)
     train, test = store.split("train"), store.split("test")
-    if not (train.has_labels and test.has_labels):
-        raise RunError(f"{store.folder} has no labels, which a classifier needs; prepare it with labels")
     if not 0 <= real_share <= 1:
         raise ValueError(f"lambda must be between 0 and 1, not {real_share}")
     source = StoreSource(train)

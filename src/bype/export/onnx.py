@@ -85,7 +85,7 @@ def to_onnx(graph: Graph) -> bytes:
         )
     if program is None:
         raise RuntimeError("this version of torch has no exporter to ONNX; take torch 2.6 or later")
-    for node in program.model.graph.all_nodes():
+    for node in program.model.graph:
         node.metadata_props.clear()  # lines of source code with their paths
     content: bytes = program.model_proto.SerializeToString()
     return content

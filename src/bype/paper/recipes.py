@@ -66,5 +66,5 @@ RECIPES = _all_recipes()
 def recipe_named(name: str) -> Recipe:
     """Return a recipe, or say which ones there are."""
     if name not in RECIPES:
-        raise ConfigError(f"there is no recipe {name!r}{did_you_mean(name, RECIPES)}; see the list with: bype recipes")
+        raise ConfigError(f"there is no recipe {name!r}; see the list with: bype recipes{did_you_mean(name, RECIPES)}")
     return RECIPES[name]

@@ -47,7 +47,7 @@ def export_points(points: Coreset, run: TrainedRun, store: Store, out: Path) -> 
     )
     style = element("style", Markup(STANDALONE_STYLE))
     named = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    (out / "weights.svg").write_text(named.replace("<title>", f"{style}<title>", 1))
+    (out / "weights.svg").write_text(named.replace("<title>", f"{style}<title>", 1), encoding="utf-8")
     if is_image_shape(run.data.shape):
         pixels = to_bytes(points.points)
         (out / "points.png").write_bytes(png(grid(pixels, _COLUMNS)))

@@ -59,6 +59,25 @@ def labels_for(config: TrainingConfig, split: Split) -> Tensor | None:
     return torch.from_numpy(split.labels(np.arange(len(split), dtype=np.int64)))
 
 
+def require_fitting(config: TrainingConfig, shape: tuple[int, ...], num_train: int) -> None:
+    """Refuse a config that does not suit the data, before anything is made."""
+    is_image = len(shape) == 3
+    if config.network in ("convhvae", "residual") and not is_image:
+        raise ConfigError(f"the network {config.network} takes images; for feature vectors choose vae or hvae")
+    if (config.flips or config.shifts) and not is_image:
+        raise ConfigError("flips and shifts are for images; leave them out")
+    if config.likelihood in ("bernoulli", "discretised-logistic") and not is_image:
+        raise ConfigError(f"the likelihood {config.likelihood} is for pixels; for features choose learned-gaussian")
+    if config.likelihood == "conditional-gaussian" and config.network != "dense":
+        raise ConfigError("the likelihood conditional-gaussian needs the network dense")
+    starts_at_examples = {"bype": config.points_start, "vamp": config.vamp_start}.get(config.prior) == "examples"
+    if starts_at_examples and config.components > num_train:
+        raise ConfigError(
+            f"{config.components} components are more than the {num_train} examples to train on; "
+            f"take --components {num_train} or fewer"
+        )
+
+
 def build_model(
     config: TrainingConfig,
     shape: tuple[int, ...],
@@ -82,6 +101,7 @@ def build_model(
         (N,), the classes of the training examples. Where pseudo-points have labels, those of a state to be loaded
         take their place if they are left out.
     """
+    require_fitting(config, shape, len(train))
     scaling = scaling or scaling_for(config, shape)
     if scaling is not None:
         train = MappedSource(train, scaling)
@@ -94,6 +114,7 @@ def build_model(
 
 def model_bytes(config: TrainingConfig, shape: tuple[int, ...], num_train: int) -> int:
     """Return how many bytes the numbers of a model take, without making it: a config may come from a stranger."""
+    require_fitting(config, shape, num_train)
     try:
         with torch.device("meta"):
             plain = _build_networks(config, shape, GaussianPrior(config.latent_dim))
@@ -114,16 +135,7 @@ def model_bytes(config: TrainingConfig, shape: tuple[int, ...], num_train: int) 
 
 
 def _build_networks(config: TrainingConfig, shape: tuple[int, ...], prior: Prior) -> LatentModel:
-    is_image = len(shape) == 3
-    if config.network in ("convhvae", "residual") and not is_image:
-        raise ConfigError(f"the network {config.network} takes images; for feature vectors choose vae or hvae")
-    if (config.flips or config.shifts) and not is_image:
-        raise ConfigError("flips and shifts are for images; leave them out")
-    if config.likelihood in ("bernoulli", "discretised-logistic") and not is_image:
-        raise ConfigError(f"the likelihood {config.likelihood} is for pixels; for features choose learned-gaussian")
     likelihood = _build_likelihood(config, shape)
-    if likelihood.outputs_per_dimension > 1 and config.network != "dense":
-        raise ConfigError(f"the likelihood {config.likelihood} needs the network dense")
     if config.network == "dense":
         return dense_vae(shape, prior, likelihood, config.latent_dim, config.hidden, config.dropout)
     if config.network == "residual":
@@ -158,12 +170,6 @@ def _build_likelihood(config: TrainingConfig, shape: tuple[int, ...]) -> Likelih
 def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: ExampleSource, labels: Tensor | None) -> Prior:
     data_range = (0.0, 1.0) if len(shape) == 3 else None
     generator = generator_for(config.seed, "prior start")
-    starts_at_examples = {"bype": config.points_start, "vamp": config.vamp_start}.get(config.prior) == "examples"
-    if starts_at_examples and config.components > len(source):
-        raise ConfigError(
-            f"{config.components} components are more than the {len(source)} examples to train on; "
-            f"take --components {len(source)} or fewer"
-        )
     match config.prior:
         case "gaussian":
             return GaussianPrior(config.latent_dim)

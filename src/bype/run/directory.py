@@ -22,6 +22,7 @@ from bype.run.config import TrainingConfig
 from bype.run.identity import DataIdentity
 from bype.run.lock import LockError, RunLock
 from bype.span import Span, steps_per_epoch
+from bype.system import open_file
 
 FORMAT_VERSION = 4
 _READ_VERSIONS = (2, 3, 4)
@@ -43,6 +44,8 @@ _WRITTEN = (
     "timings.jsonl",
 )
 """What training writes into a run directory, apart from the lock."""
+_SHOWN = 4
+"""How many differences between two configs a message names."""
 
 
 class RunError(RuntimeError):
@@ -123,7 +126,7 @@ class RunDirectory:
     def append(self, name: str, content: Any) -> None:
         """Add a line to a file of the run; nothing depends on it."""
         self.check_fence()
-        with os.fdopen(os.open(self.folder / name, WRITE_FLAGS | os.O_APPEND, 0o644), "a") as file:
+        with os.fdopen(open_file(self.folder / name, WRITE_FLAGS | os.O_APPEND), "a", encoding="utf-8") as file:
             file.write(json.dumps(content) + "\n")
 
     def subfolder(self, name: str) -> Path:
@@ -148,8 +151,9 @@ class RunDirectory:
             self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(saved_data)})
             return
         if differences := saved_config.differences(config):
+            more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
             raise RunError(
-                f"{self.folder} holds a run with another config ({'; '.join(differences)}); "
+                f"{self.folder} holds a run with another config ({'; '.join(differences[:_SHOWN])}{more}); "
                 f"choose another --out, or run the command that began it"
             )
         if not is_same_data:

@@ -59,7 +59,9 @@ class TrainedRun:
         """
         folder, data = Path(folder), None if data is None else Path(data)
         if not (folder / "config.json").exists():
-            raise RunError(f"{folder} is no run, it has no config.json; make one with: bype train")
+            is_store = (folder / "manifest.json").exists()
+            way_out = "this is a store; give a run that was trained on it" if is_store else "make one with: bype train"
+            raise RunError(f"{folder} is no run, it has no config.json; {way_out}")
         config, identity = read_config(folder)
         checkpoints, step = best_checkpoint(folder)
         size = checkpoints.model_bytes(step)
@@ -90,7 +92,8 @@ class TrainedRun:
         if (store.manifest.shape, store.manifest.dtype) != (self.data.shape, self.data.dtype):
             raise RunError(
                 f"{store.folder} holds {store.manifest.dtype} examples of shape {store.manifest.shape}, "
-                f"{self.folder} was trained on {self.data.dtype} of shape {self.data.shape}"
+                f"{self.folder} was trained on {self.data.dtype} of shape {self.data.shape}; "
+                f"give a store of such examples, or leave out --data"
             )
         return store
 

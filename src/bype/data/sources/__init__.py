@@ -11,6 +11,7 @@ from bype.data.sources.idx import is_idx_folder, open_idx
 from bype.data.sources.images import open_images
 from bype.data.sources.parquet import is_parquet_folder, open_parquet
 from bype.data.sources.table import open_table
+from bype.suggestions import did_you_mean
 
 __all__ = ["Chunk", "DifferentSizesError", "Pool", "Source", "SourceError", "SourceOptions", "open_source"]
 
@@ -38,7 +39,10 @@ def open_source(source: Path | str, options: SourceOptions) -> Source:
             return open_idx(path, options) if is_idx_folder(path) else open_cifar(path, options)
         return open_images(path, options)
     if not path.exists():
-        raise SourceError(f"{path} does not exist")
+        beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise SourceError(
+            f"{path} does not exist; give a folder of images, or a file of numbers{did_you_mean(path.name, beside)}"
+        )
     if path.suffix not in _BY_SUFFIX:
         raise SourceError(
             f"{path} is of an unknown kind; give a folder of images, a folder with the files of MNIST or "

@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy_format
 
-from bype.data.sources.base import CHUNK_BYTES, Chunk, Pool, Source, SourceError, SourceOptions, numbered
+from bype.data.sources.base import CHUNK_BYTES, FILL_GAPS, Chunk, Pool, Source, SourceError, SourceOptions, numbered
 
 _EXAMPLE_NAMES = ("x", "images", "data", "features")
 _LABEL_NAMES = ("y", "labels", "targets")
@@ -164,7 +164,9 @@ class _Arrays:
             rows = block.transpose(0, 3, 1, 2) if channels_last else block.reshape(len(block), *shape)
             rows = rows.astype(np.float32) if dtype == "float32" else rows
             if dtype == "float32" and not np.isfinite(rows).all():
-                raise SourceError(f"{self.path}: example {first} or one soon after holds a number that is not finite")
+                raise SourceError(
+                    f"{self.path}: example {first} or one soon after holds a number that is not finite; {FILL_GAPS}"
+                )
             targets = None if label_stream is None else np.fromiter(islice(label_stream, len(rows)), np.int32)
             yield Chunk(rows, targets)
             first += len(rows)

@@ -87,6 +87,10 @@ def shares(splits: Collection[str | None], split: str | None) -> tuple[float, fl
     return tuple(0.0 if name in splits else 0.1 for name in ("validation", "test"))  # type: ignore[return-value]
 
 
+FILL_GAPS = "fill gaps first, for instance with scikit-learn: SimpleImputer().fit_transform(table)"
+"""What to do about a table with gaps."""
+
+
 def require_extra(module: str, extra: str) -> None:
     """Refuse to go on without a module that an optional part of bype needs."""
     if importlib.util.find_spec(module) is None:

@@ -13,7 +13,7 @@ def open_images(folder: Path, options: SourceOptions) -> Source:
     """Open a folder of images. Without ``options.size`` all must have the same size."""
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
     if not files:
-        raise SourceError(f"{folder} holds no images ({', '.join(sorted(_SUFFIXES))})")
+        raise SourceError(f"{folder} holds no images ({', '.join(sorted(_SUFFIXES))}); give a folder that does")
     class_of = {path: path.relative_to(folder).parts[0] for path in files if path.parent != folder}
     has_labels = len(class_of) == len(files)
     classes = tuple(sorted(set(class_of.values()))) if has_labels else ()

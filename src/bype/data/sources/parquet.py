@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from bype.data.decode import decode
 from bype.data.files import parse_json
-from bype.data.sources.base import Chunk, Pool, Source, SourceError, SourceOptions, numbered, require_extra, shares
+from bype.data.sources.base import (
+    FILL_GAPS,
+    Chunk,
+    Pool,
+    Source,
+    SourceError,
+    SourceOptions,
+    numbered,
+    require_extra,
+    shares,
+)
 from bype.data.sources.image_files import ImageFile, open_image_files
 from bype.suggestions import did_you_mean
 
@@ -114,7 +124,7 @@ class _Table:
         self.columns = {field.name: str(field.type) for field in self._schema}
         if label is not None and label not in self.columns:
             near = did_you_mean(label, self.columns)
-            raise SourceError(f"{files[0]} has no column {label!r}{near}; it has {', '.join(self.columns)}")
+            raise SourceError(f"{files[0]} has no column {label!r}; it has {', '.join(self.columns)}{near}")
         self.label = label if label is not None else "label" if "label" in self.columns else None
         types = self._arrow.types
         if self.label is not None:
@@ -218,7 +228,7 @@ class _Table:
             part = part.astype(np.float32)
             if not np.isfinite(part).all():
                 row = first + int(np.flatnonzero(~np.isfinite(part).all(1))[0])
-                raise SourceError(f"{file}: column {name!r}, row {row}: not a finite number; fill or drop such rows")
+                raise SourceError(f"{file}: column {name!r}, row {row}: not a finite number; {FILL_GAPS}")
             parts.append(part)
         return np.concatenate(parts, axis=1)
 

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bype.data.sources.base import Chunk, Pool, Source, SourceError, SourceOptions, numbered
+from bype.data.sources.base import FILL_GAPS, Chunk, Pool, Source, SourceError, SourceOptions, numbered
 from bype.suggestions import did_you_mean
 
+_GAPS = ("", "?", "-", "na", "n/a", "nan", "null", "none", "inf", "-inf")
+_ENCODE_TEXT = (
+    "name it with --label if it is the label, or turn text into numbers first, for instance with scikit-learn: "
+    "OneHotEncoder().fit_transform(table)"
+)
 _CHUNK_LINES = 4096
 _MAX_CLASSES = 100_000
 
@@ -42,7 +47,7 @@ class _Table:
         self.columns = first if self.has_header else [f"column {k}" for k in range(len(first))]
         if label is not None and label not in self.columns:
             near = did_you_mean(label, self.columns)
-            raise SourceError(f"{path} has no column {label!r}{near}; it has {', '.join(self.columns)}")
+            raise SourceError(f"{path} has no column {label!r}; it has {', '.join(self.columns)}{near}")
         self.label_column = None if label is None else self.columns.index(label)
         self.features = [name for k, name in enumerate(self.columns) if k != self.label_column]
         if not self.features:
@@ -68,7 +73,8 @@ class _Table:
                         continue
                     if len(cells) != len(self.columns):
                         raise SourceError(
-                            f"{self.path}, line {reader.line_num}: {len(cells)} cells instead of {len(self.columns)}"
+                            f"{self.path}, line {reader.line_num}: {len(cells)} cells instead of {len(self.columns)}; "
+                            f"mend that line"
                         )
                     yield reader.line_num, cells
             except (csv.Error, UnicodeDecodeError) as error:
@@ -83,11 +89,9 @@ class _Table:
                 labels.append(numbers[cells.pop(self.label_column)])
             values = [_number(cell) for cell in cells]
             if None in values:
-                column = self.features[values.index(None)]
-                raise SourceError(
-                    f"{self.path}, line {line}: column {column!r} holds {cells[values.index(None)]!r}, not a number; "
-                    f"fill or drop such lines, or name the column with --label if it is the label"
-                )
+                column, cell = self.features[values.index(None)], cells[values.index(None)]
+                remedy = FILL_GAPS if cell.strip().lower() in _GAPS else _ENCODE_TEXT
+                raise SourceError(f"{self.path}, line {line}: column {column!r} holds {cell!r}, not a number; {remedy}")
             rows.append(values)  # type: ignore[arg-type]
             if len(rows) == _CHUNK_LINES:
                 yield self._chunk(rows, labels)
