@@ -193,7 +193,9 @@ def trained(folder: Path, steps: int, seed: int) -> bype.TrainedRun:
     """Train the model of ``bype fit`` on the store ``train`` in a folder, for so many steps."""
     config = suitable_config(Store(folder / "train"), f"{steps} steps", seed)
     config = dataclasses.replace(config, checkpoint_every="50 percent")
-    bype.train(config, folder / "train", folder / "run")
+    outcome = bype.train(config, folder / "train", folder / "run")
+    if outcome.state != "finished":
+        raise SystemExit(f"training was {outcome.state} at step {outcome.step}; run the same command again")
     return bype.TrainedRun.open(folder / "run")
 
 
