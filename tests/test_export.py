@@ -108,7 +108,8 @@ def run_together(graphs: list[Graph], known: dict[str, Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_every_network(network):
+def test_every_network(network, monkeypatch):
+    monkeypatch.setattr("bype.networks.residual._NUM_BLOCKS", 1)  # more of the same would only take time
     torch.manual_seed(0)
     model, count = frozen(NETWORKS[network]()), 7
     x = model.to_data_units(torch.randn(count, 5)) if network == "dense" else images(count)
