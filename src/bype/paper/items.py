@@ -93,9 +93,9 @@ def _speed() -> Item:
                 Line((DATA_LABELS[data], LABELS[prior], "seconds for an epoch"), cell, "seconds", seconds),
             ]
     note = (
-        "The paper's seconds are of a GPU (1080 Ti), ours of one CPU thread of a machine that was busy with other "
-        "work: compare ratios, and those with care. Reduced runs also have larger batches. `benchmarks/README.md` has "
-        "careful timings." + _OWN
+        "The paper's seconds are of a GPU (1080 Ti), ours of one CPU thread of a machine that may have been busy: "
+        "compare ratios, and those with care. Seconds are of full runs only, since reduced ones have other batches. "
+        "`benchmarks/README.md` has careful timings." + _OWN
     )
     title = "Speed: negative log-likelihood and seconds for an epoch of training"
     return Item("table2", title, ("data", "prior", "what"), tuple(lines), note)
@@ -189,7 +189,7 @@ def _knn(name: str, datas: tuple[str, ...]) -> Item:
     return _figure(name, title, *(_part(d, "vae", p, "knn") for d in datas for p in (*_PRIORS, "ours-500")), note=note)
 
 
-_MAP_NOTE = "A t-SNE map of the latent means of 2,000 test images; a colour is a class."
+_MAP_NOTE = "A t-SNE map of the latent means of 2,000 test images, 1,000 in reduced runs; a colour is a class."
 
 ITEMS = {
     item.name: item

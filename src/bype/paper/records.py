@@ -66,6 +66,11 @@ class Record:
                 return path if path.exists() else None
 
 
+def is_comparable(line: Line, protocol: Protocol) -> bool:
+    """Tell whether a number of a protocol may stand in the table: seconds of runs with other batches may not."""
+    return not (line.measure == "seconds" and protocol.suffix)
+
+
 class Records:
     """All records in a folder."""
 
@@ -87,6 +92,8 @@ class Records:
 
     def values(self, line: Line, protocol: Protocol) -> dict[int, Any]:
         """Return by seed what a line takes from its records, as far as they have it."""
+        if not is_comparable(line, protocol):
+            return {}
         found = {record.cell.seed: record.value(line, protocol) for record in self.of(line.cell, protocol)}
         return {seed: value for seed, value in found.items() if value is not None}
 

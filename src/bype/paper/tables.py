@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bype.paper.cells import FULL, REDUCED, Protocol
 from bype.paper.items import Item, Line
-from bype.paper.records import Records
+from bype.paper.records import Records, is_comparable
 
 _HEADS = ("paper", "full", "difference", "seeds", "epochs", "reduced")
 
@@ -33,7 +33,7 @@ def _numbers(line: Line, records: Records) -> list[str]:
         difference,
         ", ".join(map(str, values)),
         _epochs(line, records, FULL) if values else "",
-        f"{reduced} (reduced)" if reduced else "not yet run",
+        f"{reduced} (reduced)" if reduced else "not yet run" if is_comparable(line, REDUCED) else "full only",
     ]
 
 
