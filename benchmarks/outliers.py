@@ -222,7 +222,7 @@ def pages(out: Path) -> Iterator[str]:
         areas = np.array([[record["found"][name]["auroc"] for name in names] for record in tables])
         precisions = np.array([[record["found"][name]["average_precision"] for name in names] for record in tables])
         placed = np.array([ranks(list(line)) for line in areas])
-        yield f"### {title}: {len(tables)} tables"
+        yield f"## {title}: {len(tables)} tables"
         yield ""
         yield from head("detector", "mean AUROC", "mean average precision", "mean rank by AUROC", "best on")
         for k in np.argsort(placed.mean(0), kind="stable"):
@@ -240,7 +240,7 @@ def pages(out: Path) -> Iterator[str]:
     if images:
         names = [name for name in TITLES if name in images[0]["found"]]
         titles = [TITLES[name].replace("factor analysis", "PCA") for name in names]
-        yield "### Images of another kind"
+        yield "## Images of another kind"
         yield ""
         yield from head("trained on", "outliers", *titles)
         for record in images:
