@@ -336,6 +336,17 @@ def test_a_path_a_store_and_a_tensor_give_the_same_model(tmp_path):
         vae.fit(tmp_path / "x.npy", np.zeros(120))
 
 
+def test_a_store_without_validation_gives_the_last_model(tmp_path):
+    np.save(tmp_path / "x.npy", table(40))
+    prepare(tmp_path / "x.npy", tmp_path / "store", validation=0, test=0)
+    vae = bype.ByPEVAE(**TINY).fit(tmp_path / "store")
+    assert vae._fitted.step == 3 * 5  # 3 epochs of 40 examples, 8 at a time
+    assert np.isfinite(vae.score(table(40)))
+    prepare(tmp_path / "x.npy", tmp_path / "one", validation=39, test=0)
+    with pytest.raises(ValueError, match="at least 2 samples to train on, not 1"):
+        vae.fit(tmp_path / "one")
+
+
 def test_a_table_in_a_file_brings_its_names(tmp_path):
     lines = ["length,mass", *(f"{a},{b}" for a, b in table()[:, :2])]
     (tmp_path / "table.csv").write_text("\n".join(lines))

@@ -21,7 +21,7 @@ from bype.data.prepare import prepare, train_positions
 from bype.data.store import Store
 from bype.distributed import device_named
 from bype.estimator.fitted import About, Fitted, Parameters, kind_of_classes, model_of
-from bype.estimator.inputs import Given
+from bype.estimator.inputs import MIN_EXAMPLES, Given
 from bype.evaluation.pseudopoints import Coreset, describe_points
 from bype.evaluation.scores import Scorer
 from bype.models.base import LatentModel
@@ -67,6 +67,8 @@ def fit_examples(given: Given, parameters: Parameters, run_dir: Path | None) -> 
     if parameters.max_minutes is not None:
         length = f"{max(1, round(60 * parameters.max_minutes))} seconds"
     with _prepared(given, run_dir, seed) as store:
+        if (num_train := store.manifest.splits["train"].num_rows) < MIN_EXAMPLES - 1:
+            raise ValueError(f"fit needs at least {MIN_EXAMPLES - 1} samples to train on, not {num_train}; add some")
         config = suitable_config(store, length, seed, parameters.n_pseudopoints, parameters.latent_dim)
         display = display_here() if parameters.verbose else Display()
         outcome, step, numbers = _train(config, store, display, device, run_dir)
