@@ -174,13 +174,11 @@ def unusual(runs: Sequence[RunContents]) -> Markup:
         rows, is_table = [], bool(run.unusual[0].columns)
         for found in run.unusual:
             cells = [f"{found.log_likelihood:,.1f}", f"{found.percentile:.1f}", f"{found.log_ratio:+,.1f}"]
-            if is_table:
-                cells.append(", ".join(found.columns))
-            elif found.picture is not None:
-                cells.insert(0, thumbnail(found.picture, f"Row {found.row}, {run.name}"))
-            rows.append((str(found.row), cells))
-        head = ["row", *([] if is_table else [""]), "log p(x)", "percentile", "log ratio"]
-        head += ["columns that made it so"] if is_table else []
+            what = ", ".join(found.columns)
+            if found.picture is not None:
+                what = thumbnail(found.picture, f"Row {found.row}, {run.name}")
+            rows.append((str(found.row), [what, *cells]))
+        head = ["row", "columns that made it so" if is_table else "", "log p(x)", "percentile", "log ratio"]
         caption = element("figcaption", f"Of {run.unusual_of}. {_UNUSUAL_CAPTION}")
         cards.append(card(heading(runs, run), table(head, rows), caption))
     if not cards:
