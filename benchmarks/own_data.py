@@ -251,6 +251,11 @@ def pages(out: Path) -> Iterator[str]:
             yield (
                 f"| {record['set']} | {record['seed']} | {size} | " + " | ".join(f"{nats[n]:.2f}" for n in names) + " |"
             )
+        yield ""
+        rivals = {"factor analysis": ("factor analysis",), "both a full normal and a mixture": names[2:4]}
+        for rival, others in rivals.items():
+            better = [all_nats(r)["ours"] <= min(all_nats(r)[other] for other in others) for r in tables]
+            yield f"Ours is at least as good as {rival} on {sum(better)} of {len(better)} lines."
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,6 +86,8 @@ def fit(words: list[str]) -> int:
     print(f"\nopen {page.absolute()} in a browser\n\nthen try:")
     plate = "more.png" if len(run.data.shape) == 3 else "more.csv"
     print(f"  bype sample {options.out} --like 0 --count 9 --out {plate}")
+    if config.labelled:
+        print(f"  bype sample {options.out} --label {shlex.quote(run.data.classes[0])} --out class{Path(plate).suffix}")
     print(f"  bype coreset {options.out} --out coreset")
     print(f"  bype embed {options.out} --out embedding")
     print(f"  bype evaluate {options.out}                 # all examples, 5,000 draws each: slower, and more exact")
