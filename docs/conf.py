@@ -1,19 +1,41 @@
 """Sphinx configuration."""
 
 import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # for pictures.py
 
 project = "bype"
 author = "The bype developers"
 copyright = "2026, The bype developers"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx_gallery.gen_gallery",
+]
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "bype"
-exclude_patterns = ["_build"]
+html_static_path = ["_static"]
+html_css_files = ["pictures.css"]
+exclude_patterns = ["_build", "gallery", "sg_execution_times.rst"]
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 add_module_names = False
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "auto_gallery",  # written by the build; files called plot_* are run, others shown
+    "within_subsection_order": "FileNameSortKey",
+    "reset_modules": ("matplotlib", "pictures.set_style"),
+    "image_srcset": ["2x"],
+    "download_all_examples": False,
+    "show_signature": False,
+    "plot_gallery": "True",
+}
 
 
 def _escape_stars(app, what, name, obj, options, lines):
