@@ -24,7 +24,7 @@ LAYERS = [
     {"run"},
     {"training", "evaluation", "export"},
     {"report"},
-    {"paper"},
+    {"paper", "share"},
     {"estimator", "cli"},
     {"__main__"},
 ]

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from bype.pseudocoreset.step_sizes import InverseTimeSteps, RestartedAdam
     from bype.pseudocoreset.tracking import TrackedPseudocoresetPrior, Tracking
     from bype.run.config import TrainingConfig
-    from bype.run.opened import TrainedRun
+    from bype.share.run import TrainedRun
     from bype.training.loop import Outcome, train
 
 __version__ = "0.2.0.dev0"
@@ -92,7 +92,7 @@ _HOMES = {
     "bype.pseudocoreset.step_sizes": ("InverseTimeSteps", "RestartedAdam"),
     "bype.pseudocoreset.tracking": ("TrackedPseudocoresetPrior", "Tracking"),
     "bype.run.config": ("TrainingConfig",),
-    "bype.run.opened": ("TrainedRun",),
+    "bype.share.run": ("TrainedRun",),
     "bype.training.loop": ("Outcome", "train"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

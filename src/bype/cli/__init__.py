@@ -32,6 +32,8 @@ _COMMANDS = {
     ("export",): ("export", "RUN --out DIR", "write ONNX files that work without torch"),
     ("score",): ("score", "RUN --out FILE", "score each example, to find unusual ones"),
     ("audit",): ("audit", "RUN", "measure how close points and samples are to training data"),
+    ("share",): ("share", "RUN --out DIR | --to NAME", "write a model to share, or upload it to the Hugging Face hub"),
+    ("fetch",): ("share", "OWNER/NAME --out RUN", "download a model from the Hugging Face hub"),
     ("report",): ("report", "RUN [RUN ...] --out HTML", "show runs side by side on one page"),
 }
 

@@ -45,6 +45,8 @@ _EXAMPLES = {
     "bype export": "bype export run --out model",
     "bype score": "bype score run --split test --out scores.csv",
     "bype audit": "bype audit run --out audit.html",
+    "bype share": "bype share run --to OWNER/NAME --private",
+    "bype fetch": "bype fetch OWNER/NAME --out run",
     "bype reproduce": "bype reproduce table1 --only fashion-mnist/vae --reduced --stores stores --out results",
     "bype reproduce list": "bype reproduce list --out results",
     "bype reproduce cost": "bype reproduce cost --only vae",

@@ -4,7 +4,9 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,32 @@ def write_atomic(path: Path, content: bytes, before_replace: Callable[[], None] 
     finally:
         partial.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+@contextmanager
+def new_folder(folder: Path, replace: bool = False) -> Iterator[Path]:
+    """Yield a partial folder to write to, which becomes ``folder`` at the end; if anything raises, nothing is left.
+
+    Parameters
+    ----------
+    folder
+        The folder. It must not exist yet, or be empty.
+    replace
+        Replace what is there instead.
+    """
+    folder = folder.absolute()
+    if not replace and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileError(f"{folder} exists and is not empty; choose another path")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent) as scratch:
+        partial = Path(scratch) / "new"
+        partial.mkdir()
+        yield partial
+        sync_folder(partial)
+        if folder.exists():
+            folder.replace(Path(scratch) / "old")
+        partial.replace(folder)
+    sync_folder(folder.parent)
 
 
 def to_json(content: Any) -> bytes:

@@ -19,9 +19,10 @@ from bype.estimator.fitting import device_of, fit_examples, seed_of
 from bype.estimator.inputs import examples_to_fit, examples_to_use
 from bype.evaluation.generation import generate_like, sample
 from bype.evaluation.scores import Scorer
+from bype.share.mixin import HubMixin
 
 
-class ByPEVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, BaseEstimator):  # type: ignore[misc]
+class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, BaseEstimator):  # type: ignore[misc]
     r"""A VAE whose prior is a mixture around a few learned pseudo-points, as a scikit-learn estimator.
 
     It begins as factor analysis (tables) or probabilistic PCA (images) and learns what these miss. Settings that are
@@ -236,6 +237,17 @@ class ByPEVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, B
         estimator = cls(**dataclasses.asdict(fitted.about.parameters))
         estimator._become(fitted)
         return estimator
+
+    def _write_model(self, folder: Path) -> None:
+        check_is_fitted(self)
+        dataclasses.replace(self._fitted, data=self._fitted.data.without_place()).write(folder)
+
+    def _records_folder(self) -> Path | None:
+        return self._fitted.folder
+
+    @classmethod
+    def _from_folder(cls, folder: Path) -> Self:
+        return cls.load(folder)
 
     def _class_number(self, y: Any) -> int:
         classes = list(self._fitted.about.labels())

@@ -1,8 +1,6 @@
 """What a fitted estimator consists of, in memory and as a run directory."""
 
 import dataclasses
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -15,16 +13,14 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from bype.data.decode import decode_file
-from bype.data.files import FileError, read_bounded, to_json, write_atomic
+from bype.data.files import FileError, new_folder, read_bounded, to_json, write_atomic
 from bype.estimator.layout import Layout
 from bype.evaluation.pseudopoints import Coreset
 from bype.models.base import LatentModel
 from bype.run.build import build_model
-from bype.run.checkpoint import Checkpoint, CheckpointFolder
 from bype.run.config import TrainingConfig
-from bype.run.directory import FORMAT_VERSION
 from bype.run.identity import DataIdentity
-from bype.run.opened import BlankSource, TrainedRun
+from bype.run.opened import BlankSource, TrainedRun, write_model
 
 _ABOUT, _CORESET = "estimator.json", "coreset.safetensors"
 _ARRAYS = ("points", "weights", "component", "neighbours", "label_mix")
@@ -90,6 +86,8 @@ class Fitted:
     numbers: dict[str, NDArray[Any]]
     about: About
     coreset: Coreset
+    folder: Path | None = None
+    """The run directory that it came from, if there is one: an evaluation or an audit may be there."""
 
     def model(self, device: torch.device | str) -> LatentModel:
         """Build the model."""
@@ -97,20 +95,14 @@ class Fitted:
 
     def save(self, folder: Path) -> None:
         """Write a run directory that must not exist yet, all or nothing."""
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise FileError(f"{folder} exists and is not empty; choose another path")
-        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.absolute().parent))
-        try:
-            partial.chmod(0o755)
-            fields = {"config": self.config.to_fields(), "data": dataclasses.asdict(self.data)}
-            write_atomic(partial / "config.json", to_json({"version": FORMAT_VERSION, **fields}))
-            tensors = {name: torch.tensor(value) for name, value in self.numbers.items()}
-            CheckpointFolder(partial / "best", 1).save(Checkpoint(self.step, tensors, {}, {}))
-            self.save_beside(partial)
-            partial.replace(folder.absolute())
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        with new_folder(folder) as partial:
+            self.write(partial)
+
+    def write(self, folder: Path) -> None:
+        """Write a run directory into an empty folder."""
+        tensors = {name: torch.tensor(value) for name, value in self.numbers.items()}
+        write_model(folder, self.config, self.data, self.step, tensors)
+        self.save_beside(folder)
 
     def save_beside(self, folder: Path) -> None:
         """Write what the estimator knows into the run directory of its model."""
@@ -130,7 +122,7 @@ class Fitted:
             raise FileError(f"{folder / _ABOUT} does not fit the model beside it; save the estimator again")
         numbers = {name: value.numpy() for name, value in run.model.state_dict().items()}
         coreset = _read_coreset(folder / _CORESET, about, run.config)
-        return cls(run.config, run.data, run.step, numbers, about, coreset)
+        return cls(run.config, run.data, run.step, numbers, about, coreset, folder)
 
 
 def model_of(

@@ -90,7 +90,7 @@ def fit_examples(given: Given, parameters: Parameters, run_dir: Path | None) -> 
     )
     if run_dir is None and given.store is None:
         data = dataclasses.replace(data, store="memory")  # its folder is gone
-    fitted = Fitted(config, data, step, numbers, about, coreset)
+    fitted = Fitted(config, data, step, numbers, about, coreset, run_dir)
     if run_dir is not None:
         fitted.save_beside(run_dir)
     return fitted

@@ -200,8 +200,13 @@ def audit_run(
         median_distance=float(np.median(near.distance)),
         groups=groups,
     )
-    write_atomic(run.folder / FILE_NAME, to_json(dataclasses.asdict(audit)))
+    write_audit(run.folder, audit)
     return audit, shown
+
+
+def write_audit(run: Path, audit: Audit) -> None:
+    """Write the audit of a run, all or nothing."""
+    write_atomic(run / FILE_NAME, to_json(dataclasses.asdict(audit)))
 
 
 def read_audit(run: Path) -> Audit | None:

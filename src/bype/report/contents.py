@@ -97,21 +97,26 @@ class RunContents:
     """What is missing, and why."""
 
 
-def gather(folder: Path, name: str, data: Path | None = None) -> RunContents:
-    """Gather what a page shows of the run in ``folder``; ``data`` is where its store may have moved to."""
-    run = TrainedRun.open(folder, data)
-    results = read_results(folder)
-    own = run.data.fingerprint
+def measured(run: TrainedRun, name: str) -> RunContents:
+    """Return a run with what was measured of its model, and nothing that has to be computed."""
+    results, own = read_results(run.folder), run.data.fingerprint
     current = [found for found in results.evaluations if found.step == run.step]
     current.sort(key=lambda found: found.fingerprint != own)  # the run's own data come first
     chosen = next((e for split in ("test", "validation", "train") for e in current if e.split == split), None)
     augmentation = [found for found in results.augmentation if (found.step, found.fingerprint) == (run.step, own)]
-    contents = RunContents(name, run.config, run.data, run.step, read_metrics(folder), chosen, augmentation)
-    if (audit := read_audit(folder)) is not None and (audit.step, audit.fingerprint) == (run.step, own):
+    contents = RunContents(name, run.config, run.data, run.step, read_metrics(run.folder), chosen, augmentation)
+    if (audit := read_audit(run.folder)) is not None and (audit.step, audit.fingerprint) == (run.step, own):
         contents.audit = audit
     if chosen is None:
         stale = " of this model" if results.evaluations else ""
-        contents.notes.append(f"There is no evaluation{stale} yet. Run: bype evaluate {folder}")
+        contents.notes.append(f"There is no evaluation{stale} yet. Run: bype evaluate {run.folder}")
+    return contents
+
+
+def gather(folder: Path, name: str, data: Path | None = None) -> RunContents:
+    """Gather what a page shows of the run in ``folder``; ``data`` is where its store may have moved to."""
+    run = TrainedRun.open(folder, data)
+    contents = measured(run, name)
     try:
         store = own_store(run.data, data)
     except (RunError, FileError) as error:

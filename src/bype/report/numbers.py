@@ -7,6 +7,7 @@ from bype.report.blocks import section, table
 from bype.report.contents import RunContents
 from bype.report.markup import Markup
 
+UNITS = "Nats per example; smaller is better. ± is one standard error over examples."
 _NETWORKS = {
     "vae": "VAE",
     "hvae": "HVAE",
@@ -31,8 +32,8 @@ def _describe_prior(run: RunContents) -> str:
             return f"pseudocoreset of {config.components} points, {how}"
 
 
-def numbers(runs: Sequence[RunContents]) -> Markup:
-    """Return the table of all that is known about the runs."""
+def number_lines(runs: Sequence[RunContents]) -> list[tuple[str, list[str]]]:
+    """Return all that is known about the runs: a name and a value for each run, empty if it is not known."""
     lines: list[tuple[str, list[str]]] = []
 
     def add(name: str, value: Callable[[RunContents], str]) -> None:
@@ -56,12 +57,12 @@ def numbers(runs: Sequence[RunContents]) -> Markup:
     add("Active units", _active)
     add("Linear probe", lambda run: _of_representation(run, lambda r: f"{100 * r.probe_accuracy:.2f} %"))
     add("Copies of training examples", lambda run: "" if run.audit is None else run.audit.verdict)
-    return section(
-        "In numbers",
-        "Nats per example; smaller is better. ± is one standard error over examples.",
-        table(["", *[run.name for run in runs]], lines),
-        is_wide=True,
-    )
+    return lines
+
+
+def numbers(runs: Sequence[RunContents]) -> Markup:
+    """Return the table of all that is known about the runs."""
+    return section("In numbers", UNITS, table(["", *[run.name for run in runs]], number_lines(runs)), is_wide=True)
 
 
 def _trained_on(run: RunContents) -> str:

@@ -1,6 +1,6 @@
 """What a run remembers of the data that it was trained on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from bype.data.manifest import check_examples, require
@@ -12,6 +12,7 @@ class DataIdentity:
     """Enough to find the data again, to recognise them, and to use the model without them."""
 
     store: str
+    """Its folder; empty if the run came without it."""
     fingerprint: str
     source: str
     shape: tuple[int, ...]
@@ -30,6 +31,10 @@ class DataIdentity:
         if name not in self.classes:
             raise ValueError(f"there is no class {name!r}; there are {', '.join(self.classes) or 'none'}")
         return self.classes.index(name)
+
+    def without_place(self) -> Self:
+        """Return the same without the store's folder: a path names users and machines."""
+        return replace(self, store="")
 
     @classmethod
     def of(cls, store: Store) -> Self:

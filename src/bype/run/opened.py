@@ -1,19 +1,21 @@
 """A run that was trained, opened for use."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from bype.data.examples import StoreSource
+from bype.data.files import to_json, write_synced
 from bype.data.store import Store
 from bype.models.base import LatentModel
 from bype.priors import ExampleSource
 from bype.run.build import build_model, model_bytes
-from bype.run.checkpoint import CheckpointError, CheckpointFolder
+from bype.run.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 from bype.run.config import TrainingConfig
-from bype.run.directory import RunError, read_config
+from bype.run.directory import FORMAT_VERSION, RunError, read_config
 from bype.run.identity import DataIdentity
 from bype.system import memory_bytes
 
@@ -42,9 +44,7 @@ class TrainedRun:
     model: LatentModel
 
     @classmethod
-    def open(
-        cls, folder: Path | str, data: Path | str | None = None, device: torch.device | str = "cpu"
-    ) -> "TrainedRun":
+    def open(cls, folder: Path | str, data: Path | str | None = None, device: torch.device | str = "cpu") -> Self:
         """Open the best model of a run, or the newest if none was validated yet.
 
         Parameters
@@ -106,6 +106,13 @@ def best_checkpoint(folder: Path) -> tuple[CheckpointFolder, int]:
     raise RunError(f"{folder} has no model yet; train it with: bype train")
 
 
+def write_model(folder: Path, config: TrainingConfig, data: DataIdentity, step: int, model: dict[str, Tensor]) -> None:
+    """Write a model into an empty folder as a run directory, with nothing to resume from."""
+    fields = {"config": config.to_fields(), "data": asdict(data)}
+    write_synced(folder / "config.json", to_json({"version": FORMAT_VERSION, **fields}))
+    CheckpointFolder(folder / "best", 1).save(Checkpoint(step, model, {}, {}))
+
+
 class BlankSource:
     """Examples that say nothing, where only their shape and number matter: what is loaded next takes their place."""
 
@@ -122,6 +129,8 @@ class BlankSource:
 
 def open_store(identity: DataIdentity, moved_to: Path | None) -> Store:
     """Open the store that a run was trained on, and make sure that it is the same one."""
+    if moved_to is None and not identity.store:
+        raise RunError("this run came without its data; say where they are with --data")
     folder = Path(identity.store) if moved_to is None else moved_to
     if not folder.exists():
         raise RunError(f"the data of this run were in {folder}, which does not exist; say where they are with --data")

@@ -1,0 +1,35 @@
+"""A trained run that can be shared."""
+
+from pathlib import Path
+from typing import Self
+
+from bype.run import opened
+from bype.run.directory import RunError
+from bype.run.opened import write_model
+from bype.share.mixin import HubMixin
+
+
+class TrainedRun(HubMixin, opened.TrainedRun):
+    """The best model of a run directory, which may come from a stranger.
+
+    Examples
+    --------
+    >>> TrainedRun.open("nowhere")
+    Traceback (most recent call last):
+    bype.run.directory.RunError: nowhere is no run, it has no config.json; make one with: bype train
+    """
+
+    def _write_model(self, folder: Path) -> None:
+        if self.config.prior == "exemplar":
+            raise RunError(
+                "an exemplar prior is made of the training data, which are not shared; "
+                "share a run with another prior, or write its components alone with: bype export"
+            )
+        write_model(folder, self.config, self.data.without_place(), self.step, self.model.state_dict())
+
+    def _records_folder(self) -> Path | None:
+        return self.folder
+
+    @classmethod
+    def _from_folder(cls, folder: Path) -> Self:
+        return cls.open(folder)
