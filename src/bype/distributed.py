@@ -75,7 +75,7 @@ class Group:
         return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
     def check_launcher(self) -> None:
-        """Stop if the process that started this one is gone: nobody would stop this one, and another may replace it."""
+        """Stop if the process that started this one is gone: it could not stop this one, which may be replaced."""
         if self.launcher is not None and os.getppid() != self.launcher:
             raise GroupError("the process that started this one is gone, so it stops; start the command again")
 

@@ -167,7 +167,7 @@ def _log_likelihood(model: LatentModel, x: Tensor, output: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ImportanceWeightedBound:
-    """An estimate of log p(x) for each example of a batch, low by less the more samples it takes.
+    """An estimate of log p(x) for each example of a batch. It is low on average, and less so with more samples.
 
     Examples
     --------
@@ -221,7 +221,7 @@ def importance_weighted_bound(
 ) -> ImportanceWeightedBound:
     r"""Estimate :math:`\log p(x)` by :math:`\log \frac1K \sum_k p(x, z_k) / q(z_k \mid x)`.
 
-    Examples are encoded once. Draws are made and decoded in chunks; of each one its weight alone is kept.
+    Examples are encoded once. Draws are made and decoded in chunks; only the weight of each draw is kept.
 
     Parameters
     ----------

@@ -73,7 +73,7 @@ class Components:
     def product_parts(self) -> tuple[Tensor, Tensor]:
         """Return coefficients (M, F) and bias (M,).
 
-        The log of weight times density of row b under component m is made of one product: features_b . coefficients_m +
+        The log of weight times density of row b under component m comes from one product: features_b . coefficients_m +
         bias_m, and a constant for each row if components share one variance.
         """
         mean_MD = self.means - self.centre
@@ -188,7 +188,7 @@ def _product_block(
     if torch.is_grad_enabled():
         floor_B1 = joint_BM.detach().amax(1, keepdim=True) + _LOG_NOTHING
         log_sum_B = torch.logsumexp(joint_BM.clamp_min(floor_B1), 1)
-    else:  # the same in the memory that is there
+    else:  # the same, in place
         largest_B1 = joint_BM.amax(1, keepdim=True)
         log_sum_B = joint_BM.sub_(largest_B1).exp_().sum(1).log_().add_(largest_B1[:, 0])
     return log_sum_B + constant_B
@@ -223,7 +223,7 @@ def _peak_block(components: Components, rows_BD: Tensor) -> Tensor:
 def by_responsibilities(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None = None) -> Tensor:
     """Score where components share one variance, with a gradient written out.
 
-    All of it is made of the responsibilities, so that one pass forward and two products backward are enough. Where
+    All of it follows from the responsibilities, so that one pass forward and two products backward are enough. Where
     there are too many pairs to keep them, responsibilities are worked out again, a block of components at a time.
     """
     tensors = components.means, components.log_variance, components.finite_log_weights(), components.centre
@@ -307,7 +307,7 @@ class _Responsibilities(torch.autograd.Function):
 
 
 def _masked(joint_BM: Tensor, row_ids_B: Tensor | None, ids_M: Tensor | None, only_own: bool) -> Tensor:
-    """Take away, in place, what stands where a row and a component have the same id; or different ones."""
+    """Take away, in place, what stands where a row and a component have the same id, or else different ids."""
     if row_ids_B is None or ids_M is None:
         return joint_BM
     left_out = row_ids_B[:, None] != ids_M if only_own else row_ids_B[:, None] == ids_M

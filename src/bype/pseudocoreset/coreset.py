@@ -231,7 +231,7 @@ class Pseudocoreset(nn.Module):
 
 
 def _shares(counts: Tensor, size: int) -> list[int]:
-    """Divide ``size`` points among classes in proportion to their counts; none of those that occur goes without."""
+    """Divide ``size`` points among classes in proportion to their counts; each class that occurs gets one."""
     occurring = int((counts > 0).sum())
     if not occurring <= size <= int(counts.sum()):
         raise ValueError(
@@ -246,7 +246,7 @@ def _shares(counts: Tensor, size: int) -> list[int]:
 
 
 def _check_loaded(pseudocoreset: Pseudocoreset, incompatible_keys: object) -> None:
-    """Refuse a state that breaks the invariants; a sound one is taken to the bit."""
+    """Refuse a state that breaks the invariants; a valid one is loaded to the bit."""
     points, probabilities = pseudocoreset.points, pseudocoreset.probabilities
     low, high = pseudocoreset.data_range or (-torch.inf, torch.inf)
     if not (
