@@ -94,7 +94,7 @@ def build_model(
     shape
         Of one example.
     train
-        The training examples, for priors that start at them or stand on them.
+        The training examples, for priors that start at them or are made of them.
     scaling
         Of the columns of a table; one that changes nothing if left out, until a model's state is loaded.
     labels

@@ -209,7 +209,7 @@ def read_config(folder: Path) -> tuple[TrainingConfig, DataIdentity]:
 
 
 def _newest(fields: Any) -> Any:
-    """Return the fields of a config file of an older format as the newest has them; what was not there was not done."""
+    """Return the fields of an older config file in the newest format; settings that did not exist then are off."""
     version = fields.get("version") if isinstance(fields, dict) else None
     if version not in (2, 3) or not isinstance(fields.get("config"), dict):
         return fields
