@@ -86,7 +86,7 @@ class Records:
         ]
 
     def values(self, line: Line, protocol: Protocol) -> dict[int, Any]:
-        """Return by seed what a line takes from its records, as far as they have it."""
+        """Return what a line takes from its records, by seed; seeds without a value are left out."""
         found = {record.cell.seed: record.value(line, protocol) for record in self.of(line.cell, protocol)}
         return {seed: value for seed, value in found.items() if value is not None}
 

@@ -180,7 +180,7 @@ def unusual(runs: Sequence[RunContents]) -> Markup:
                 cells.insert(0, thumbnail(found.picture, f"Row {found.row}, {run.name}"))
             rows.append((str(found.row), cells))
         head = ["row", *([] if is_table else [""]), "log p(x)", "percentile", "log ratio"]
-        head += ["columns that made it so"] if is_table else []
+        head += ["columns that made it unlikely"] if is_table else []
         caption = element("figcaption", f"Of {run.unusual_of}. {_UNUSUAL_CAPTION}")
         cards.append(card(heading(runs, run), table(head, rows), caption))
     if not cards:
