@@ -23,7 +23,7 @@ QUANTISATION_VARIANCE = 1 / (12 * 256**2)
 
 
 _LARGEST_CHANGE = 10.0
-"""Of a log-variance by z, so that no latent makes it infinite."""
+"""The largest change of a log-variance by z, so that no latent makes it infinite."""
 
 
 class Likelihood(nn.Module, ABC):

@@ -87,8 +87,8 @@ class TensorSource:
 class TrainingBatch:
     """The batch of a training step, as a prior sees it.
 
-    Its examples are encoded once: in one call with the points that a prior hands to :meth:`encode_with`, since one
-    large product is quicker than two, or else when they are first asked for.
+    Its examples are encoded once. If a prior hands points to :meth:`encode_with`, both are encoded in one call, since
+    one large product is quicker than two. Otherwise the examples are encoded when they are first needed.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class TrainingBatch:
     group
         The processes that share the batch; ``x`` is then the part of it that is here.
     labels
-        (B,), the classes of the examples, for a prior with components of each class's own.
+        (B,), the classes of the examples, for a prior whose components belong to classes.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Prior(nn.Module, ABC):
 
     def given_label(self, distribution: Distribution, label: int) -> Distribution:
         """Return p(z | y), the part of an evaluation's distribution that stands for one class."""
-        raise ValueError(f"{type(self).__name__} has no components of a class's own; train with labelled points")
+        raise ValueError(f"{type(self).__name__} has no components that belong to a class; train with labelled points")
 
     def leave_out(self, distribution: Distribution, rows: Tensor) -> Distribution:
         """Return an evaluation's distribution for scoring the training examples ``rows`` (B,): each leaves itself out.

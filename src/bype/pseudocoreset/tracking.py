@@ -196,7 +196,8 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
     def _members(self, rows: slice) -> tuple[Tensor | slice, int, Tensor]:
         """Return the components that count, in order, the place of the first live one among them, and their weights.
 
-        Where there are parts, one of them counts in a step, as often as there are parts, and live points count once.
+        If components are cut into parts, one part counts in a step, its weights times the number of parts; live points
+        count once.
         Over as many steps each component counts as it should, so that the density is right on average.
         """
         weights = self.pseudocoreset.probabilities
@@ -300,7 +301,7 @@ class Tracking(Rule):
     def to_sum(self, model: LatentModel, terms: ELBOTerms, is_first: bool = True) -> list[Tensor]:
         """Return where live points are, the gradients, and if points move, what the decoder makes of them.
 
-        Process 0 alone tells where live points are: others may have encoded them with another last digit.
+        Only process 0 sends the places of live points: in other processes their last digits may differ.
         """
         _, made = _tracked(model, terms)
         in_means, in_log_weights, in_points = made.mixture_means.grad, made.log_weights.grad, made.points.grad
@@ -316,8 +317,8 @@ class Tracking(Rule):
     def step(self, model: LatentModel, terms: ELBOTerms, summed: Sequence[Tensor] | None = None) -> None:
         """Move targets, live points and weights by the gradients of the loss and :meth:`loss_term`.
 
-        They must be those of one forward pass and of the mean over its examples. So unscale a scaled loss first, and
-        take a step for each part of a batch that comes in parts.
+        The gradients must come from one forward pass and from the mean over its examples. So unscale a scaled loss
+        first; if a batch comes in parts, take a step for each part.
 
         Parameters
         ----------
