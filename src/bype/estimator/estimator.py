@@ -125,8 +125,8 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
             (N, features): an array, a tensor or a data frame of numbers. Or images: (N, height, width), with channels
             first or last, in bytes or as floats in [0, 1]. Or a path or a store, all that ``bype fit`` takes.
         y
-            (N,), class labels, text or whole numbers. Each class gets pseudo-points of its own, which its examples
-            alone move, unless there are fewer than two points for each. Anything else is ignored.
+            (N,), class labels, text or whole numbers. Each class gets its own pseudo-points, which only its examples
+            move, unless there are fewer than two points for each class. Anything else is ignored.
         """
         self._validate_params()
         given = examples_to_fit(clone(self), X, y)  # so that this estimator changes only when all is done

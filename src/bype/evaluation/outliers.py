@@ -38,7 +38,7 @@ class ScoreOptions:
     num_samples
         Draws for each example's log p(x); every example gets the same ones.
     num_references
-        Training examples, evenly spread, among which an example has its percentile; all if there are no more.
+        Training examples, evenly spread, that percentiles compare with; all of them if there are fewer.
     num_examples
         How many examples of the split to score, evenly spread; ``None`` for all.
     """

@@ -137,7 +137,7 @@ def classes(runs: Sequence[RunContents]) -> Markup:
             )
     if not cards:
         return Markup("")
-    text = "Each class has pseudo-points of its own, which its examples alone move. Samples of a class come from them."
+    text = "Each class has its own pseudo-points, which only its examples move. Samples of a class come from them."
     return section("Classes", text, element("div", *cards, class_="cards"), is_wide=True)
 
 

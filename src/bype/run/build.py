@@ -98,8 +98,8 @@ def build_model(
     scaling
         Of the columns of a table; one that changes nothing if left out, until a model's state is loaded.
     labels
-        (N,), the classes of the training examples. Where pseudo-points have labels, those of a state to be loaded
-        take their place if they are left out.
+        (N,), the classes of the training examples. If left out, labelled pseudo-points get their labels when a state
+        is loaded.
     """
     require_fitting(config, shape, len(train))
     scaling = scaling or scaling_for(config, shape)

@@ -74,7 +74,7 @@ class TrainingConfig:
     normalise_gradients: bool = advanced(True, "Divide each weight's gradient by its norm, as the paper does")
     clamp_points: bool = advanced(True, "Keep pseudo-points inside the data's range")
     labelled: bool = advanced(
-        False, "Give each class pseudo-points of its own, which its examples alone move; the store must have labels"
+        False, "Give each class its own pseudo-points, which only its examples move; the store must have labels"
     )
     points_start: Literal["examples", "noise"] = advanced(
         "examples", "Start pseudo-points as training examples, or as noise around the mean example, which copies none"

@@ -133,7 +133,7 @@ class RunDirectory:
         """Return a folder in the run, to write to."""
         folder = self.folder / name
         if folder.is_symlink():
-            raise RunError(f"{folder} is a link; bype writes through no links, so replace it by a folder")
+            raise RunError(f"{folder} is a link; bype does not write through links: replace it by a folder")
         return folder
 
     def save_or_compare_config(self, config: TrainingConfig, data: DataIdentity) -> None:
