@@ -86,7 +86,7 @@ MISTAKES = {
     "text in a table": ("fit text.csv --out new/run", "OneHotEncoder().fit_transform(table)"),
     "gaps in a table": ("fit gaps.csv --out new/run", "SimpleImputer().fit_transform(table)"),
     "gaps in an array": ("fit nan.npy --out new/run", "SimpleImputer().fit_transform(table)"),
-    "a short line": ("fit short.csv --out new/run", "line 3: 1 cells instead of 2; mend that line"),
+    "a short line": ("fit short.csv --out new/run", "line 3: 1 cells instead of 2; correct that line"),
     "images of different sizes": ("data prepare sizes --out new/store", "--size 64"),
     "empty folder": ("fit empty --out new/run", "give a folder that does"),
     "unknown kind of file": ("fit taken.png --out new/run", "give a folder of images"),

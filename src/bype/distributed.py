@@ -75,7 +75,7 @@ class Group:
         return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
     def check_launcher(self) -> None:
-        """Stop if the process that started this one is gone: nobody would stop this one, and another may replace it."""
+        """Stop if the process that started this one is gone: it could not stop this one, which may be replaced."""
         if self.launcher is not None and os.getppid() != self.launcher:
             raise GroupError("the process that started this one is gone, so it stops; start the command again")
 
@@ -95,7 +95,7 @@ class Group:
                 tensor.copy_(part.view_as(tensor))
 
     def broadcast(self, content: bytes, is_patient: bool = False) -> bytes:
-        """Return the content that process 0 has; be patient if it may take minutes to arrive."""
+        """Return the content that process 0 has; set ``is_patient`` if it may take minutes to arrive."""
         if self.size == 1:
             return content
         channel = None if is_patient else self._channel
@@ -109,7 +109,7 @@ class Group:
     def copy_first_(self, tensors: Sequence[Tensor], is_patient: bool = False) -> None:
         """Replace each tensor by that of process 0, because processors of different kinds round differently.
 
-        Shapes and dtypes must be the same in all processes. Be patient if process 0 may take minutes to arrive.
+        Shapes and dtypes must be the same in all processes. Set ``is_patient`` if process 0 may take minutes.
         """
         if self.size == 1:
             return

@@ -36,7 +36,7 @@ def squared_length(value: Tensor) -> Tensor:
 
 
 def require_dimensions(value: Tensor, num_dimensions: int) -> None:
-    """Refuse latents (..., D) that a distribution has another D for: broadcasting could hide it."""
+    """Refuse latents (..., D) if the distribution has another D: broadcasting could hide this."""
     if value.shape[-1] != num_dimensions:
         raise ValueError(
             f"latents have {value.shape[-1]} dimensions and this distribution {num_dimensions}: "
@@ -66,7 +66,7 @@ class DiagonalNormal:
     log_variance: Tensor
 
     def __post_init__(self) -> None:
-        """Leave half precision, in which a network under autocast answers: sums of densities need more digits."""
+        """Convert half precision, which networks return under autocast: sums of densities need more digits."""
         if self.mean.dtype.itemsize < 4:
             object.__setattr__(self, "mean", self.mean.float())
             object.__setattr__(self, "log_variance", self.log_variance.float())

@@ -12,7 +12,7 @@ from torch import Tensor
 from bype.data.scaling import Batches, mean_and_variance
 
 _EXACT_DIMENSIONS = 1024
-"""Up to so many numbers in an example the whole covariance matrix is computed; beyond, its leading part alone."""
+"""Up to this many numbers in an example the whole covariance matrix is computed; beyond, only its leading part."""
 _SPARE_DIRECTIONS = 16
 _PASSES = 4
 _FACTOR_STEPS = 300

@@ -23,7 +23,7 @@ QUANTISATION_VARIANCE = 1 / (12 * 256**2)
 
 
 _LARGEST_CHANGE = 10.0
-"""Of a log-variance by z, so that no latent makes it infinite."""
+"""The largest change of a log-variance by z, so that no latent makes it infinite."""
 
 
 class Likelihood(nn.Module, ABC):
@@ -193,7 +193,7 @@ class SquaredError(FixedGaussian):
         mean = self.mean(output)
         is_spare = mean is not output and mean.shape[-x.ndim :] == x.shape and mean.dtype == x.dtype
         if is_spare and not torch.is_grad_enabled():
-            return -mean.sub_(x).square_().sum(-1)  # in the memory of the clamped mean, which nobody else sees
+            return -mean.sub_(x).square_().sum(-1)  # in the memory of the clamped mean, which no other code uses
         return -(x - mean).square().sum(-1)
 
 
@@ -294,7 +294,7 @@ class ConditionalGaussian(Likelihood):
 
 
 class Bernoulli(LinearLikelihood):
-    """Independent bits, the decoder's output being their logits.
+    """Independent bits; the decoder's output is their logits.
 
     Normalised over x in {0, 1}. Fractional x, as in pseudo-data, are scored by the same formula.
 

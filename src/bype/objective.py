@@ -115,7 +115,7 @@ class ELBO(nn.Module):
         group
             The processes that share the batch, if there are several.
         labels
-            In training: the classes of the examples (B,), for a prior with points of each class's own.
+            In training: the classes of the examples (B,), for a prior whose points belong to classes.
         """
         if indices is not None and prior is not None:
             raise ValueError("give indices to train, or prior to evaluate, not both")
@@ -167,7 +167,7 @@ def _log_likelihood(model: LatentModel, x: Tensor, output: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ImportanceWeightedBound:
-    """An estimate of log p(x) for each example of a batch, low by less the more samples it takes.
+    """An estimate of log p(x) for each example of a batch. It is low on average, and less so with more samples.
 
     Examples
     --------
@@ -182,7 +182,7 @@ class ImportanceWeightedBound:
     log_likelihood: Tensor
     """(B,), the log of the mean importance weight; on the likelihood's own scale."""
     effective_sample_size: Tensor
-    """(B,), between 1 and ``num_samples``: how many equal weights would do as well."""
+    """(B,), between 1 and ``num_samples``: how many equally weighted draws would be as exact."""
     monte_carlo_error: Tensor
     """(B,), the standard error of ``log_likelihood`` over redraws, by the jackknife; NaN for a single draw."""
     num_samples: int
@@ -221,7 +221,7 @@ def importance_weighted_bound(
 ) -> ImportanceWeightedBound:
     r"""Estimate :math:`\log p(x)` by :math:`\log \frac1K \sum_k p(x, z_k) / q(z_k \mid x)`.
 
-    Examples are encoded once. Draws are made and decoded in chunks; of each one its weight alone is kept.
+    Examples are encoded once. Draws are made and decoded in chunks; only the weight of each draw is kept.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ Randomness = torch.Generator | None
 class BatchSlice:
     """Random numbers for some rows of a larger batch: drawn for all of them, then cut.
 
-    Processes that share a batch and a seed so draw what one process would.
+    So processes that share a batch and a seed draw what one process would draw.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ Noise = RowRandomness | GivenNoise
 def generator_for(seed: int, purpose: str, *numbers: int) -> torch.Generator:
     """Return the generator for one purpose at one moment of a run.
 
-    It depends on nothing else, so a run that is continued, or shared among processes, draws what it would have.
+    It depends on nothing else, so a run that is resumed, or shared among processes, draws the same numbers.
     """
     return torch.Generator().manual_seed(derive_key(seed, purpose, *numbers) >> 1)
 

@@ -15,7 +15,7 @@ _ALWAYS = _NO_FOLLOW | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_BIN
 NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
 """For :func:`open_file`: does not wait on a pipe that is in the place of a file."""
 _LOCKED_BYTE = 2**30
-"""Windows locks bytes, not files, and nobody else may read them: this one is behind everything that is written."""
+"""Windows locks bytes, not files, and others cannot read a locked byte: this one lies behind all that is written."""
 _POSITION = threading.Lock()
 
 
@@ -95,7 +95,7 @@ def will_read(descriptor: int, offset: int, length: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk; Windows opens no folders, and sees to it itself."""
+    """Wait until the names in a folder are on the disk; Windows cannot open folders, and does this by itself."""
     if sys.platform == "win32":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -152,7 +152,7 @@ def test_a_cell_that_another_process_holds_is_left_alone(stores, tmp_path, capsy
     lock.acquire()
     assert main(command(stores, tmp_path / "out", "table1", "--only", "mnist/vae/gaussian")) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"mnist/vae/gaussian, seed 0, reduced: left alone, process \d+ on .* is at it", printed)
+    assert re.search(r"mnist/vae/gaussian, seed 0, reduced: left out, process \d+ on .* is working on it", printed)
     assert not list((tmp_path / "out").glob("*/record.json"))
     lock.release()
 

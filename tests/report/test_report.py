@@ -159,7 +159,7 @@ def test_names_from_data_are_escaped(trained_features, tmp_path):
     assert "<img src=x" not in page
     assert "<script>" not in page
     assert "<b>depth</b>" in checker.texts  # as text, not as an element
-    assert "columns that made it so" in checker.texts
+    assert "columns that made it unlikely" in checker.texts
     assert any("<script>alert(1)" in text for text in checker.texts)
     assert "Features" in headings(checker)
     assert "Samples" not in headings(checker)

@@ -26,7 +26,7 @@ _COMMANDS = {
     ("coreset",): ("generate", "RUN --out DIR", "show the pseudocoreset by weight, and export it"),
     ("embed",): ("embed", "RUN --out DIR", "write the latent means of a whole split"),
     ("reproduce", "list"): ("reproduce", "", "name the paper's tables and figures, and what was run"),
-    ("reproduce", "cost"): ("reproduce", "", "tell the hours that each of them takes on this machine"),
+    ("reproduce", "cost"): ("reproduce", "", "estimate the hours that each of them takes on this machine"),
     ("reproduce", "page"): ("reproduce", "--out DIR --page MD", "print all of them from the records"),
     ("reproduce",): ("reproduce", "ITEM --stores DIR --out DIR", "make a table or figure of the paper"),
     ("export",): ("export", "RUN --out DIR", "write ONNX files that work without torch"),
@@ -38,8 +38,8 @@ _COMMANDS = {
 }
 
 _WAYS_OUT = {
-    errno.EACCES: "; choose a place that is yours",
-    errno.EPERM: "; choose a place that is yours",
+    errno.EACCES: "; choose a folder that you may write to",
+    errno.EPERM: "; choose a folder that you may write to",
     errno.EROFS: "; choose another --out",
     errno.ENOTDIR: "; a file is in the way: choose another --out",
     errno.ENOSPC: "; make room, and run the same command again",

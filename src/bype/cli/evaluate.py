@@ -56,7 +56,7 @@ def evaluate(words: list[str]) -> int:
         raise UsageError("--samples must not be negative, --images and --rows at least 1")
     run = TrainedRun.open(options.run, options.data, device_named(options.device))
     if place_among_processes()[0] == 0 and not os.access(options.run, os.W_OK):
-        raise UsageError(f"cannot write to {options.run}, where the results go; copy the run to a folder that is yours")
+        raise UsageError(f"cannot write to {options.run}, where the results go; copy the run to a folder of your own")
     density = None
     if options.samples:
         density = DensityOptions(options.samples, options.images, options.rows, options.precision, options.seed)

@@ -69,7 +69,7 @@ def parse(options: type[Options], words: list[str], prog: str, description: str)
 
 @contextmanager
 def _without_colours() -> Iterator[None]:
-    """Let tyro take the terminal for a plain one: it does not know NO_COLOR."""
+    """Make tyro treat the terminal as one without colours: tyro does not know NO_COLOR."""
     before = os.environ.get("TERM")
     os.environ["TERM"] = "dumb"
     try:
@@ -82,7 +82,7 @@ def _without_colours() -> Iterator[None]:
 
 
 def require_free(path: Path, force: bool) -> None:
-    """Refuse to write where something is, or where nothing can be, before any work is done."""
+    """Refuse a path that exists or cannot be written, before any work is done."""
     if path.exists() and not force:
         raise UsageError(f"{path} exists; choose another --out, or replace it with --force")
     if path.is_dir():

@@ -38,4 +38,4 @@ def _plain(value: Any) -> Any:
         return dataclasses.asdict(value)
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"a result holds a {type(value).__name__}, which is no JSON")
+    raise TypeError(f"a result holds a {type(value).__name__}, which JSON cannot hold")

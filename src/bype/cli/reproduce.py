@@ -15,7 +15,7 @@ class _Reproduce:
     item: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ITEM")]
     """Make this table or figure, such as table1 or figure4 (bype reproduce list names them), or all"""
     stores: Path
-    """Read the data from this folder of stores: mnist, fashion-mnist, cifar10, celeba, as far as they are there"""
+    """Read the data from this folder of stores: mnist, fashion-mnist, cifar10, celeba; missing ones are left out"""
     out: Path
     """Keep records, pictures and the table in this folder; what is there already is not computed again"""
     only: Annotated[str, quiet("NAME")] = ""
@@ -31,7 +31,7 @@ class _Reproduce:
 @dataclass(frozen=True)
 class _List:
     out: MaybePath = None
-    """Tell what the records in this folder have; results/paper if left out"""
+    """Show what the records in this folder hold; results/paper if left out"""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class _Page:
     out: Path
     """Read the records in this folder"""
     page: Path
-    """Print into this Markdown file, between its marks; figures go to pictures/paper beside it"""
+    """Write the tables into this Markdown file, between its marks; figures go to pictures/paper beside it"""
 
 
 def reproduce_list(words: list[str]) -> int:
@@ -64,8 +64,8 @@ def reproduce_list(words: list[str]) -> int:
 
 
 def reproduce_cost(words: list[str]) -> int:
-    """Tell how long every table and figure takes on this machine."""
-    what = "Measure a few steps of every kind of cell, and tell the hours that each table and figure takes here."
+    """Estimate how long every table and figure takes on this machine."""
+    what = "Measure a few steps of every kind of cell, and estimate the hours that each table and figure takes here."
     options = parse(_Cost, words, "bype reproduce cost", what)
     from tempfile import TemporaryDirectory
 

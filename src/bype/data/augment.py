@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What may happen to an image without making it an unlikely one.
+    """Random changes to an image that keep it a likely one: flips and shifts.
 
     Examples
     --------

@@ -19,13 +19,13 @@ _SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str
 
 Kind = TypeVar("Kind")
 Place = tuple[str | tuple[Any], ...]
-"""The way to a value: names of fields, and in brackets places in lists and keys. It becomes text only in an error."""
+"""The path to a value: names of fields, and in brackets places in lists and keys. It becomes text only in an error."""
 
 
 def decode(kind: type[Kind], value: Any) -> Kind:
     """Return parsed JSON as an instance of ``kind``, or raise a ValueError that says where and what the fault is.
 
-    A kind is a dataclass, ``bool``, ``int``, ``float``, ``str``, ``Literal``, or is made of such: ``list[T]``,
+    A kind is a dataclass, ``bool``, ``int``, ``float``, ``str``, ``Literal``, or is built from these: ``list[T]``,
     ``tuple[T, ...]``, ``tuple[S, T]``, ``dict[str, T]``, ``T | None``, and a union of dataclasses that a field
     ``name: Literal[...]`` tells apart. A dataclass must have all its fields, and no others. Its ``__post_init__``
     refuses values that make no sense, by a ValueError.

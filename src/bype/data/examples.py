@@ -41,7 +41,7 @@ def as_model_input(examples: Tensor) -> Tensor:
 
 
 def as_stored(examples: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Turn examples as a model sees them into what a store of ``dtype`` holds; the inverse of the above."""
+    """Turn examples as a model sees them into what a store of ``dtype`` holds: the inverse of ``as_model_input``."""
     return to_bytes(examples) if dtype == "uint8" else examples.astype(np.float32)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 Batches = Callable[[], Iterable[Tensor]]
-"""Returns the examples anew, (B, d) at a time, the same in each call: data are read in several passes, never held."""
+"""Each call returns all examples again, (B, d) at a time: data are read in several passes and never held."""
 
 
 class Scaling(nn.Module):

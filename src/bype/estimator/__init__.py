@@ -1,4 +1,4 @@
-"""The scikit-learn face: ByPE-VAE as a transformer, a density and a detector of outliers."""
+"""The scikit-learn estimator: ByPE-VAE as a transformer, a density and a detector of outliers."""
 
 from bype.estimator.estimator import ByPEVAE
 

@@ -37,9 +37,9 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     latent_dim
         The dimensions of the latent space; if left out, 40 for images, half the columns of a table and at most 40.
     max_epochs
-        Train for so many passes over the data. The best model on a tenth of the data, drawn at random, is kept.
+        Train for this many passes over the data. The best model on a tenth of the data, drawn at random, is kept.
     max_minutes
-        Train for so long by the clock instead. Two such trainings differ.
+        Train for this many minutes instead. Two such trainings differ.
     contamination
         The share of training examples that ``predict`` calls outliers.
     n_draws
@@ -51,7 +51,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     verbose
         Whether to show progress.
     run_dir
-        Train in this folder, and keep the run there. If ``fit`` was killed, the same call goes on. Other data, or other
+        Train in this folder, and keep the run there. If ``fit`` was killed, the same call resumes. Other data, or other
         parameters, are refused. Without it nothing is left on the disk.
 
     Attributes
@@ -125,8 +125,8 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
             (N, features): an array, a tensor or a data frame of numbers. Or images: (N, height, width), with channels
             first or last, in bytes or as floats in [0, 1]. Or a path or a store, all that ``bype fit`` takes.
         y
-            (N,), class labels, text or whole numbers. Each class gets pseudo-points of its own, which its examples
-            alone move, unless there are fewer than two points for each. Anything else is ignored.
+            (N,), class labels, text or whole numbers. Each class gets its own pseudo-points, which only its examples
+            move, unless there are fewer than two points for each class. Anything else is ignored.
         """
         self._validate_params()
         given = examples_to_fit(clone(self), X, y)  # so that this estimator changes only when all is done
@@ -135,7 +135,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         return self
 
     def transform(self, X: Any) -> NDArray[np.float64]:
-        """Return embeddings (N, latent_dim) of examples: latent means, in units of how exactly they are known."""
+        """Return embeddings (N, latent_dim): latent means over the linear model's posterior standard deviations."""
         check_is_fitted(self)
         return self._scorer.embed(self._examples(X)).cpu().numpy()
 
@@ -182,8 +182,8 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     def sample(self, n: int = 1, y: Any = None, *, random_state: Any = None) -> NDArray[Any]:
         """Generate ``n`` new examples, in the units and the shape of the data.
 
-        Rows of a table are drawn with the noise of each column. Images come without noise of the pixels, which is
-        better to look at.
+        Rows of a table are drawn with the noise of each column. Images are drawn without pixel noise, so that they look
+        better.
 
         Parameters
         ----------
@@ -231,7 +231,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read an estimator that :meth:`save` wrote, or the folder that was its ``run_dir``.
 
-        No code is run that the folder may hold.
+        No code in the folder is run.
         """
         fitted = Fitted.load(Path(path))
         estimator = cls(**dataclasses.asdict(fitted.about.parameters))

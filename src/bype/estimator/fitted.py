@@ -29,7 +29,7 @@ _MAX_CORESET_BYTES = 2**32
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of an estimator, but for the place of its run. A random state becomes the seed that was drawn."""
+    """The parameters of an estimator, except ``run_dir``. A random state becomes the seed that was drawn."""
 
     n_pseudopoints: int
     latent_dim: int | None

@@ -35,7 +35,7 @@ from bype.training.loop import Outcome, train
 from bype.training.memory import train_in_memory
 
 _MOST_SCORED = 5_000
-"""So many training examples, evenly spread, say where the border of outliers is."""
+"""At most this many training examples, evenly spread, decide where the border of outliers is."""
 
 
 def device_of(name: str) -> torch.device:
@@ -60,7 +60,7 @@ def fit_examples(given: Given, parameters: Parameters, run_dir: Path | None) -> 
     parameters
         Of the estimator.
     run_dir
-        Where to train, and to leave the run; nothing is left if there is none.
+        The folder to train in, where the run is kept; without it nothing is kept.
     """
     seed, device = parameters.random_state, device_of(parameters.device)
     length = f"{parameters.max_epochs} epochs"
@@ -135,7 +135,7 @@ def _train(
 
 
 def _stop_if_asked(outcome: Outcome) -> None:
-    """Do what a signal asked for while training put it off."""
+    """Act on a signal that came during training, now that training has stopped."""
     if outcome.state == "stopped":
         signal.raise_signal(outcome.signal or signal.SIGINT)
         raise KeyboardInterrupt

@@ -69,9 +69,9 @@ class Closeness:
     kind: Literal["points", "samples"]
     count: int
     num_copies: int
-    """How many are a training example, but for rounding."""
+    """How many equal a training example, up to rounding."""
     held_out_copies: int
-    """How many held-out examples are; in a table of few values that is no sign of anything."""
+    """How many held-out examples do; in a table with few distinct values that is usual."""
     median_distance: float
     by_distance: Share
     """Closer to the nearest training example than 95% of held-out examples are."""

@@ -26,7 +26,7 @@ _MOST_REFERENCES = 20_000
 def measure_baseline(run: TrainedRun, store: Store, split: Split, rows: NDArray[np.int64]) -> Baseline:
     """Fit the linear model with as many latents to the training examples, and score it on rows of a split.
 
-    The variance of its noise is its own best: one for all pixels, or one for each column.
+    The variance of its noise is the one that fits best: one for all pixels, or one for each column.
 
     Parameters
     ----------

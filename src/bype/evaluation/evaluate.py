@@ -67,7 +67,7 @@ def evaluate(
     data
         A store to use instead of the one that the run was trained on.
     density
-        How to measure the likelihood: as the paper does, if not said otherwise, which takes minutes. ``None`` leaves it
+        How to measure the likelihood; the default is as in the paper, and takes minutes. ``None`` leaves it
         out, and keeps the result of an earlier evaluation.
     max_examples
         How many examples of the split to encode for all other measurements, evenly spread; if ``None``, 100,000.

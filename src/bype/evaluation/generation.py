@@ -39,7 +39,7 @@ def sample(
     label
         Draw from the components of this class; only pseudo-points with labels have these.
     with_noise
-        Draw from the likelihood, as in Algorithm 1; otherwise return its mean, which is better to look at.
+        Draw from the likelihood, as in Algorithm 1; otherwise return its mean, which looks better.
     prior
         The result of ``model.prior_distribution()``, to compute it once for many calls.
     generator

@@ -23,7 +23,7 @@ from bype.run.opened import TrainedRun, own_store
 
 _ROWS = 32
 _DRAWS_AT_ONCE = 64
-"""So many draws are made at once whatever the number of examples: all get the same ones."""
+"""This many draws are made at once, for any number of examples: all examples get the same ones."""
 _NAMED_COLUMNS = 3
 
 Floats = NDArray[np.float64]
@@ -38,7 +38,7 @@ class ScoreOptions:
     num_samples
         Draws for each example's log p(x); every example gets the same ones.
     num_references
-        Training examples, evenly spread, among which an example has its percentile; all if there are no more.
+        Training examples, evenly spread, that percentiles compare with; all of them if there are fewer.
     num_examples
         How many examples of the split to score, evenly spread; ``None`` for all.
     """
@@ -74,8 +74,8 @@ class ExampleScores:
     log_likelihood: Floats
     """(n,), log p(x) in the units of the data, by importance weighting."""
     percentile: Floats
-    """(n,), the percentage of the training examples that are less likely. The model has seen these, so that new
-    examples have smaller percentiles than training examples, by more the more a model is overfitted."""
+    """(n,), the percentage of the training examples that are less likely. The model has seen these, so new
+    examples have smaller percentiles than training examples, and much smaller ones if the model is overfitted."""
     reconstruction: Floats
     """(n,), log p(x | z) at the posterior mean, in the units of the data."""
     latent_density: Floats
@@ -128,7 +128,7 @@ def score_examples(
     Parameters
     ----------
     run
-        The run. The data that it was trained on must be at hand, for percentiles and for the linear model.
+        The run. The data that it was trained on must be available, for percentiles and for the linear model.
     split_name
         The split of the store; test, or else validation, or else train, if left out.
     data
@@ -212,7 +212,7 @@ class _Scores:
 
 
 class _Scorer:
-    """Scores rows of a split, a few at a time; of each one its scores alone are kept."""
+    """Scores rows of a split, a few at a time; only their scores are kept."""
 
     def __init__(self, model: LatentModel, linear: LinearGaussian, num_samples: int) -> None:
         self._model, self._linear, self._num_samples = model, linear, num_samples
@@ -231,7 +231,7 @@ class _Scorer:
     ) -> _Scores:
         """Return the scores of some rows.
 
-        Training examples are left out of a prior that stands on them. With the ``average`` terms of the columns of a
+        Training examples are left out of a prior that is made of them. With the ``average`` terms of the columns of a
         table, the worst columns of each row are kept, and otherwise the terms of all columns.
         """
         source = StoreSource(split, self._model.device)

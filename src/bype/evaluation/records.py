@@ -111,9 +111,9 @@ class Baseline:
     num_latents: int
     num_examples: int
     negative_log_likelihood: Estimate
-    """As a density, with the variance of noise that is its own best."""
+    """As a density, with the noise variance that fits best."""
     without_latents: float
-    """The negative log-likelihood of the mean example with noise of its own best variance."""
+    """The negative log-likelihood of the mean example, with the noise variance that fits best."""
     squared_error: float
     """Of its reconstructions, summed over dimensions, in the model's units."""
     own_squared_error: float

@@ -22,15 +22,15 @@ from bype.distributions import LOG_TWO_PI, DiagonalNormal, squared_length
 BLOCK_ELEMENTS = 2**22
 """The largest rows x components block that is held at once: 16 MB in float32."""
 _CACHED_ELEMENTS = 2**20
-"""The same where nothing is kept for a gradient, and the cache counts."""
+"""The same without a gradient, where the block should fit into the processor's cache."""
 _RECOMPUTED_ELEMENTS = 2**18
-"""The same where they are worked out again for a gradient."""
+"""The same where blocks are computed again for a gradient."""
 _MIN_COMPONENTS = 512
-"""Narrower blocks than this would spend their time in overhead: fewer rows are taken instead."""
+"""Blocks with fewer components would spend their time on overhead: fewer rows are taken instead."""
 _LOG_NOTHING = -60.0
-"""No component is taken to be further below the nearest: products of numbers near the smallest one are very slow."""
+"""Components further below the nearest one are raised to this: products of denormal numbers are very slow."""
 _ROUNDING = 0.01
-"""How many nats the square of a mean may lose in float32; without a gradient narrower components take float64."""
+"""How many nats the square of a mean may lose in float32. Without a gradient, narrower components take float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class Components:
     def product_parts(self) -> tuple[Tensor, Tensor]:
         """Return coefficients (M, F) and bias (M,).
 
-        The log of weight times density of row b under component m is made of one product: features_b . coefficients_m +
+        The log of weight times density of row b under component m comes from one product: features_b . coefficients_m +
         bias_m, and a constant for each row if components share one variance.
         """
         mean_MD = self.means - self.centre
@@ -188,7 +188,7 @@ def _product_block(
     if torch.is_grad_enabled():
         floor_B1 = joint_BM.detach().amax(1, keepdim=True) + _LOG_NOTHING
         log_sum_B = torch.logsumexp(joint_BM.clamp_min(floor_B1), 1)
-    else:  # the same in the memory that is there
+    else:  # the same, in place
         largest_B1 = joint_BM.amax(1, keepdim=True)
         log_sum_B = joint_BM.sub_(largest_B1).exp_().sum(1).log_().add_(largest_B1[:, 0])
     return log_sum_B + constant_B
@@ -197,7 +197,7 @@ def _product_block(
 def by_peaks(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None = None) -> Tensor:
     """Score where components share one variance, no gradient is wanted and no row leaves a component out.
 
-    Exponents relative to a component's peak are at most 0, so no largest one has to be found and taken off first.
+    Exponents relative to a component's peak are at most 0, so the largest one need not be found and subtracted first.
     They all come from one product, biases and squares of rows included. Rows that are far from every component are
     scored once more by :func:`by_products`.
     """
@@ -223,7 +223,7 @@ def _peak_block(components: Components, rows_BD: Tensor) -> Tensor:
 def by_responsibilities(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None = None) -> Tensor:
     """Score where components share one variance, with a gradient written out.
 
-    All of it is made of the responsibilities, so that one pass forward and two products backward are enough. Where
+    All of it follows from the responsibilities, so that one pass forward and two products backward are enough. Where
     there are too many pairs to keep them, responsibilities are worked out again, a block of components at a time.
     """
     tensors = components.means, components.log_variance, components.finite_log_weights(), components.centre
@@ -307,7 +307,7 @@ class _Responsibilities(torch.autograd.Function):
 
 
 def _masked(joint_BM: Tensor, row_ids_B: Tensor | None, ids_M: Tensor | None, only_own: bool) -> Tensor:
-    """Take away, in place, what stands where a row and a component have the same id; or different ones."""
+    """Take away, in place, what stands where a row and a component have the same id, or else different ids."""
     if row_ids_B is None or ids_M is None:
         return joint_BM
     left_out = row_ids_B[:, None] != ids_M if only_own else row_ids_B[:, None] == ids_M
@@ -315,7 +315,7 @@ def _masked(joint_BM: Tensor, row_ids_B: Tensor | None, ids_M: Tensor | None, on
 
 
 def _blocks(step: int, first: Tensor, *others: Tensor | None) -> list[tuple[Any, ...]]:
-    """Cut tensors of one length into blocks, side by side; what is missing is missing in each."""
+    """Cut tensors of one length into blocks, in parallel; ``None`` stays ``None`` in each block."""
     blocks = torch.split(first, step)
     cut = [[None] * len(blocks) if other is None else torch.split(other, step) for other in others]
     return list(zip(blocks, *cut, strict=True))

@@ -1,4 +1,4 @@
-"""How a model begins that begins as a linear one: probabilistic PCA for images, factor analysis for tables."""
+"""The start of a model as a linear one: probabilistic PCA for images, factor analysis for tables."""
 
 import math
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _ROWS = 500
 _MOST_EXAMPLES = 20_000
 """More examples hardly change a linear model."""
 _ENOUGH_EXAMPLES, _MOST_COPIES = 4_000, 8
-"""Fewer are repeated, each time flipped and shifted anew."""
+"""Fewer examples are repeated; each repetition is flipped and shifted in another way."""
 _SCORED_EXAMPLES = 1_000
 
 

@@ -42,7 +42,7 @@ class SharedDropout(nn.Module):
 
 
 def draw_dropout(model: nn.Module, generator: torch.Generator | None) -> None:
-    """Draw the masks of a training step; without a generator, drop nothing any more."""
+    """Draw the masks of a training step; without a generator, stop dropping features."""
     for module in model.modules():
         if isinstance(module, SharedDropout):
             module.mask = None

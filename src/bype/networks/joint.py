@@ -7,7 +7,7 @@ from bype.networks.layers import GatedLinear, MeanAndLogVariance, NormalHead, he
 
 
 class Merge(nn.Module):
-    """Features beside the top latent, which passes a gated layer of the same width; then one layer for both.
+    """Joins features and the top latent: the latent passes a gated layer of the same width, then one layer takes both.
 
     The features may lack leading dimensions of the top latent: they are broadcast.
     """

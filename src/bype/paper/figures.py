@@ -1,4 +1,4 @@
-"""Figures from records: pictures side by side as PNG, charts as SVG. A figure of reduced runs says so in itself."""
+"""Figures from records: pictures side by side as PNG, charts as SVG. A figure of reduced runs is marked as reduced."""
 
 import io
 import re

@@ -38,7 +38,7 @@ _BEAT_SECONDS = 2.0
 
 
 class StoppedError(RuntimeError):
-    """Somebody asked to stop while a cell was trained."""
+    """A request to stop came while a cell was trained."""
 
     def __init__(self, signal: int) -> None:
         super().__init__("stopped; to resume, run the same command")
@@ -115,7 +115,7 @@ def fill_cells(
                     _fill(cell, lines, protocol, stores / cell.data, workplace / "run", folder, display(), stage)
                     say(f"{title}: done")
             except LockError as holder:
-                say(f"{title}: left alone, {holder} is at it")
+                say(f"{title}: left out, {holder} is working on it")
 
 
 def _is_done(folder: Path, lines: Sequence[Line], protocol: Protocol) -> bool:
@@ -127,7 +127,7 @@ def _is_done(folder: Path, lines: Sequence[Line], protocol: Protocol) -> bool:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[Path]:
-    """Hold a cell while the block runs: nobody else fills it meanwhile."""
+    """Hold a cell while the block runs, so that no other process fills it."""
     folder.mkdir(parents=True, exist_ok=True)
     lock, ended = RunLock(folder), threading.Event()
     lock.acquire()
@@ -156,7 +156,7 @@ def _fill(
     display: Display,
     stage: Stage,
 ) -> None:
-    """Train and measure a cell as far as that is missing, and write its record."""
+    """Train and measure what a cell still lacks, and write its record."""
     store = Store(data)
     outcome = train(config_of(cell, protocol), data, folder, display)
     if outcome.state != "finished":

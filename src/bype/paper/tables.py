@@ -11,7 +11,7 @@ _HEADS = ("paper", "full", "difference", "seeds", "epochs", "reduced")
 
 
 def table(item: Item, records: Records) -> list[str]:
-    """Return the lines of a table. What was run at the reduced protocol stands in a column of its own."""
+    """Return the lines of a table. What was run at the reduced protocol has a column of its own."""
     heads = [*item.heads, *_HEADS]
     lines = [_row(heads), _row(["---"] * len(heads))]
     return lines + [_row([*line.labels, *_numbers(line, records)]) for line in item.lines]
@@ -45,7 +45,7 @@ def _published(line: Line) -> str:
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
-    """Return the mean over seeds, with the standard deviation if there are several; nothing of nothing.
+    """Return the mean over seeds, with the standard deviation if there are several; empty without values.
 
     Examples
     --------

@@ -87,8 +87,8 @@ class TensorSource:
 class TrainingBatch:
     """The batch of a training step, as a prior sees it.
 
-    Its examples are encoded once: in one call with the points that a prior hands to :meth:`encode_with`, since one
-    large product is quicker than two, or else when they are first asked for.
+    Its examples are encoded once. If a prior hands points to :meth:`encode_with`, both are encoded in one call, since
+    one large product is quicker than two. Otherwise the examples are encoded when they are first needed.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class TrainingBatch:
     group
         The processes that share the batch; ``x`` is then the part of it that is here.
     labels
-        (B,), the classes of the examples, for a prior with components of each class's own.
+        (B,), the classes of the examples, for a prior whose components belong to classes.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Prior(nn.Module, ABC):
         """Return p(z): the one to evaluate and sample with, or the one to train ``batch`` with."""
 
     def start(self, encode: Encode, latents: Tensor, center: Tensor) -> None:
-        """Fit what can be fitted before training, given an encoder that knows something. Most priors have nothing.
+        """Fit the prior before training, to an encoder that is not random any more. Most priors have nothing to fit.
 
         Parameters
         ----------
@@ -200,12 +200,12 @@ class Prior(nn.Module, ABC):
 
     def given_label(self, distribution: Distribution, label: int) -> Distribution:
         """Return p(z | y), the part of an evaluation's distribution that stands for one class."""
-        raise ValueError(f"{type(self).__name__} has no components of a class's own; train with labelled points")
+        raise ValueError(f"{type(self).__name__} has no components that belong to a class; train with labelled points")
 
     def leave_out(self, distribution: Distribution, rows: Tensor) -> Distribution:
-        """Return an evaluation's distribution as the training examples ``rows`` (B,) see it: without themselves.
+        """Return an evaluation's distribution for scoring the training examples ``rows`` (B,): each leaves itself out.
 
-        Most priors do not stand on training examples, and leave out nothing.
+        Most priors are not made of training examples, and leave nothing out.
         """
         return distribution
 
@@ -224,8 +224,8 @@ class Prior(nn.Module, ABC):
 def shared_log_variance() -> nn.Parameter:
     """Return the log variance that all components share, as it starts.
 
-    The authors draw the start from N(0, 1). The number is still drawn, and not used: networks that are built next from
-    the same random numbers start as they would with it.
+    The authors draw the start from N(0, 1). The number is still drawn, but not used, so that networks that are built
+    next start from the same random numbers.
     """
     torch.randn(())
     return nn.Parameter(torch.tensor(_LOG_VARIANCE_START))
@@ -248,7 +248,7 @@ def fit_log_variance(mixture: NormalMixture, log_variance: nn.Parameter, latents
 
 
 def into_range(points: Tensor, data_range: tuple[float, float] | None) -> Tensor:
-    """Return the points clamped into the data's range, which leaves no gradient outside; as they are without one."""
+    """Return the points, clamped if the data have a range. There is no gradient outside the range."""
     return points if data_range is None else points.clamp(*data_range)
 
 

@@ -100,11 +100,11 @@ class ExemplarPrior(Prior):
 class NearestExemplarPrior(ExemplarPrior):
     """The Exemplar prior with a cache of latent means, to train with many exemplars.
 
-    In a training step only the exemplars nearest to the batch are encoded, with gradient, and the cache keeps
-    their new means: of the subset drawn, the ``num_neighbours`` nearest to each example of the batch by cached
-    mean, itself left out. Every example is scored against the union of them all, in equal parts. That leaves
-    out the far exemplars' mass and the size of the subset, so the value is not the exact prior's: use it to
-    train, as the authors of the Exemplar VAE did. Evaluation is exact.
+    A training step draws a subset of exemplars. For each example of the batch it takes the ``num_neighbours`` of them
+    that are nearest by cached mean, without the example itself. The union of these is encoded, with gradient, and the
+    cache keeps their new means. Every example is scored against the whole union, with equal weights. The value is not
+    that of the exact prior: it lacks the mass of far exemplars and the size of the subset. So use it to train, as the
+    authors of the Exemplar VAE did. Evaluation is exact.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ class VampPrior(Prior):
     pseudo_inputs
         (M, *data_shape), where they start: see :meth:`start_at_examples` and :meth:`start_at_random`.
     data_range
-        Pseudo-inputs are clamped into it in the forward pass, which leaves no gradient outside; ``None`` does not.
+        Pseudo-inputs are clamped into it in the forward pass, which leaves no gradient outside; ``None``: no clamp.
 
     References
     ----------

@@ -90,8 +90,8 @@ class ELBOAscent(PeriodicRule):
     def has_settled(self, objectives: Sequence[float]) -> bool:
         """Tell whether the newest steps gained less than the noise of batches, so that an update may end.
 
-        The mean over the newest steps is compared with that over as many before; looked at only now and then, since a
-        look at every step would stop at the first unlucky one.
+        The mean over the newest steps is compared with the mean over as many steps before. This is done only now and
+        then: a comparison at every step would end the update at the first unlucky one.
 
         Examples
         --------

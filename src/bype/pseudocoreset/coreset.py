@@ -13,7 +13,7 @@ from bype.priors.base import ExampleSource, draw_rows, into_range
 from bype.randomness import Randomness, standard_normal
 
 _NOISE_ROWS, _NOISE_NUMBERS = 2_000, 2**27
-"""So many examples, and fewer if they are huge, say enough about the means and variances that noise starts with."""
+"""This many examples (fewer if they are huge) are enough for the means and variances of a start as noise."""
 _CHUNK_NUMBERS = 2**22
 
 
@@ -141,7 +141,7 @@ class Pseudocoreset(nn.Module):
         *,
         generator: Randomness = None,
     ) -> Self:
-        """Start at examples of each class, as many as is its share of the examples, at least one.
+        """Start at examples of each class, in proportion to its share of the examples, at least one.
 
         Parameters
         ----------
@@ -231,7 +231,7 @@ class Pseudocoreset(nn.Module):
 
 
 def _shares(counts: Tensor, size: int) -> list[int]:
-    """Divide ``size`` points among classes in proportion to their counts; none of those that occur goes without."""
+    """Divide ``size`` points among classes in proportion to their counts; each class that occurs gets one."""
     occurring = int((counts > 0).sum())
     if not occurring <= size <= int(counts.sum()):
         raise ValueError(
@@ -246,7 +246,7 @@ def _shares(counts: Tensor, size: int) -> list[int]:
 
 
 def _check_loaded(pseudocoreset: Pseudocoreset, incompatible_keys: object) -> None:
-    """Refuse a state that breaks the invariants; a sound one is taken to the bit."""
+    """Refuse a state that breaks the invariants; a valid one is loaded to the bit."""
     points, probabilities = pseudocoreset.points, pseudocoreset.probabilities
     low, high = pseudocoreset.data_range or (-torch.inf, torch.inf)
     if not (

@@ -54,7 +54,7 @@ class PseudocoresetPrior(Prior):
         """Bring the points towards the mean example until the mixture is no worse than one normal distribution.
 
         Few points in many dimensions are far from most examples, and a mixture around them would then be the worse
-        prior. At the mean example itself all components are one.
+        prior. At the mean example itself all components coincide.
         """
         points = self.pseudocoreset.points.clone()
 

@@ -17,7 +17,7 @@ _CHUNK_ELEMENTS = 2**19
 class Scores(ABC):
     """Log p(x | z_s) for S latents, whose decoder outputs are given, summed in float64.
 
-    A term of log p that does not depend on z may be left out: it drops out of everything that is made of these.
+    A term of log p that does not depend on z may be left out: it cancels in everything that is computed from these.
     """
 
     @abstractmethod

@@ -52,11 +52,11 @@ class PSVISettings:
 
     name: Literal["psvi"] = "psvi"
     every: str = setting("10 epochs", "Update this often")
-    steps: int | None = setting(None, "Take so many batches in an update; a pass over the training split if left out")
-    batch_size: int | None = setting(None, "Take so many examples in a batch of an update; as in training if left out")
+    steps: int | None = setting(None, "Take this many batches in an update; a pass over the training split if left out")
+    batch_size: int | None = setting(None, "Take this many examples in a batch of an update; as in training by default")
     step_size: float = setting(0.1, "Set the step size; the paper takes the better of 0.1 and 0.5")
     optimiser: Literal["adam", "plain"] = setting("adam", "Step as the authors' program does (adam), or as printed")
-    draws: int | None = setting(None, "Draw so many latents in a step; as many as points if left out")
+    draws: int | None = setting(None, "Draw this many latents in a step; as many as points if left out")
     centring: Literal["samples", "pixels"] = setting(
         "samples", "Centre gradients over samples, as printed, or over pixels, as the authors' program does"
     )
@@ -82,8 +82,8 @@ class AscentSettings:
 
     name: Literal["ascent"] = "ascent"
     every: str = setting("5 epochs", "Update this often")
-    steps: int = setting(100, "Take at most so many batches in an update")
-    batch_size: int = setting(1000, "Take so many examples in a batch of an update")
+    steps: int = setting(100, "Take at most this many batches in an update")
+    batch_size: int = setting(1000, "Take this many examples in a batch of an update")
     step_size: float = setting(0.01, "Set Adam's step size on the points, in units of the data")
 
     def __post_init__(self) -> None:
@@ -104,9 +104,9 @@ class TrackingSettings:
     """
 
     name: Literal["tracking"] = "tracking"
-    live_points: int | None = setting(16, "Encode so many points in a training step; all of them if None")
+    live_points: int | None = setting(16, "Encode this many points in a training step; all of them if None")
     scored_points: int | None = setting(
-        None, "Of very many points, let about so many count in a training step and take turns; all if left out"
+        None, "With very many points, let about this many count in a training step, in turns; all if left out"
     )
     step_size: float = setting(1e-4, "Set Adam's step size on the points, for each training step")
 
@@ -122,7 +122,7 @@ class OwnSettings:
 
     name: Literal["own"] = "own"
     rule: str = ""
-    """The rule's class, as module and name: the run goes on with it alone."""
+    """The rule's class, as module and name: the run resumes only with it."""
 
 
 RuleSettings = FrozenSettings | JointSettings | PSVISettings | AscentSettings | TrackingSettings | OwnSettings

@@ -39,7 +39,7 @@ class InverseTimeSteps(Steps):
         self.register_buffer("num_steps", torch.tensor(0))
 
     def start_update(self) -> None:
-        """Do nothing: t goes on from update to update."""
+        """Do nothing: an update does not reset t."""
 
     def forward(self, points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         self.num_steps += 1
@@ -48,7 +48,7 @@ class InverseTimeSteps(Steps):
 
 
 class RestartedAdam(Steps):
-    """The authors' step: Adam's moments live on from update to update; its bias correction and rate restart.
+    """The authors' step: Adam's moments are kept between updates; its bias correction and rate restart.
 
     The rate of step j within an update is ``step_size`` / j; the authors took the better of 0.1 and 0.5.
     Adam makes every coordinate's step about as long as the rate, pixels and weights alike.

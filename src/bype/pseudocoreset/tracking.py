@@ -22,13 +22,13 @@ from bype.pseudocoreset.prior import PseudocoresetPrior
 from bype.pseudocoreset.rule import Rule
 
 _ROUNDS = 4
-"""A point moves in one round of so many: its gradient is the costliest, and it need not hurry."""
+"""A point moves in one round of this many: its gradient is the costliest, and points may move slowly."""
 _EPSILON = 1e-10
 """Gradients in a target are small: a component has a five-hundredth of the mass, and less."""
 _ROUNDING = 0.01
 """How far the sum of mean responsibilities may be from one."""
 _MOST_STEPS = 320
-"""A point that waits longer until it moves again does not move further: the gradient says nothing so far away."""
+"""A point that waits for more steps than this does not move further: its gradient holds only near the point."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,14 +104,14 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
     num_live
         How many are encoded in a training step; all of them if there are no more.
     num_scored
-        For very many points: in a training step only about so many components count, and take turns to stand for
+        For very many points: in a training step only about this many components count, and take turns to stand for
         all; all of them if left out.
 
     Examples
     --------
     >>> pseudocoreset = Pseudocoreset(torch.rand(500, 1, 28, 28), total=50_000)
     >>> prior = TrackedPseudocoresetPrior(pseudocoreset, latent_dim=40, num_live=16)
-    >>> prior.num_turns  # so many training steps until a point is encoded again
+    >>> prior.num_turns  # training steps until a point is encoded again
     32
     """
 
@@ -144,7 +144,7 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
 
     @torch.no_grad()
     def advance(self, rows: slice, places: Tensor) -> None:
-        """End a training step: targets of points that were live begin anew at ``places``; others have their turn."""
+        """End a training step: targets of live points start again at ``places``, and other points have their turn."""
         self.targets[rows] = places
         self.turn.copy_((self.turn.clamp_min(0) + 1) % self.steps_between_moves)
         if self.num_parts > 1:
@@ -161,7 +161,7 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
         return _ROUNDS * self.num_turns
 
     def _live_points(self) -> tuple[slice, Tensor]:
-        """Return whose turn it is, and these points: in one round of four, spread over the steps, with gradient."""
+        """Return which points have their turn, and these points: with gradient in one round of four."""
         round_, place = divmod(max(0, int(self.turn)), self.num_turns)
         rows = slice(place * self.num_live, min((place + 1) * self.num_live, len(self.targets)))
         points = self.pseudocoreset.points[rows]
@@ -196,8 +196,9 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
     def _members(self, rows: slice) -> tuple[Tensor | slice, int, Tensor]:
         """Return the components that count, in order, the place of the first live one among them, and their weights.
 
-        Where there are parts, one of them counts in a step, as often as there are parts, and live points count once.
-        Over as many steps each component has its due, so that the density is right on average.
+        If components are cut into parts, one part counts in a step, its weights times the number of parts; live points
+        count once.
+        Over as many steps each component counts as it should, so that the density is right on average.
         """
         weights = self.pseudocoreset.probabilities
         if self.num_parts == 1:
@@ -218,10 +219,10 @@ class Tracking(Rule):
 
     .. math:: \frac{\beta}{2} \, (T - 1) \, \frac{w_m}{N} \, \frac{\|\mu(u_m) - c_m\|^2}{\sigma^2},
 
-    which is EM's bound on what the T - 1 steps would have asked in which it stood aside. The gradient of both moves the
-    encoder, and, in one round of four, the point, by Adam; then the target begins anew at :math:`\mu(u_m)`. So encoder
-    and point follow what many batches asked of the component. Weights follow EM: they are a decaying average of the
-    mean responsibilities.
+    which is EM's bound on the loss of the T - 1 steps in which the point was not encoded. The gradient of both moves
+    the encoder and, in one round of four, the point, by Adam. Then the target starts again at :math:`\mu(u_m)`. So
+    encoder and point follow the gradients of many batches. Weights follow EM: they are a decaying average of the mean
+    responsibilities.
 
     The gradient of an encoder says little about how data look, so points would gather noise. When a point moves, it
     is therefore mixed with a little of what the decoder makes of :math:`\mu(u_m)`.
@@ -236,7 +237,7 @@ class Tracking(Rule):
     target_step_size
         Of Adam on the targets, in latent units.
     memory
-        Weights are an average over about so many examples for each component.
+        Weights are an average over about this many examples for each component.
     decoded_rate
         How much of its own reconstruction enters a point, for each training step, up to 320 of them.
 
@@ -300,7 +301,7 @@ class Tracking(Rule):
     def to_sum(self, model: LatentModel, terms: ELBOTerms, is_first: bool = True) -> list[Tensor]:
         """Return where live points are, the gradients, and if points move, what the decoder makes of them.
 
-        Process 0 alone tells where live points are: others may have encoded them with another last digit.
+        Only process 0 sends the places of live points: in other processes their last digits may differ.
         """
         _, made = _tracked(model, terms)
         in_means, in_log_weights, in_points = made.mixture_means.grad, made.log_weights.grad, made.points.grad
@@ -316,8 +317,8 @@ class Tracking(Rule):
     def step(self, model: LatentModel, terms: ELBOTerms, summed: Sequence[Tensor] | None = None) -> None:
         """Move targets, live points and weights by the gradients of the loss and :meth:`loss_term`.
 
-        They must be those of one forward pass and of the mean over its examples. So unscale a scaled loss first, and
-        take a step for each part of a batch that comes in parts.
+        The gradients must come from one forward pass and from the mean over its examples. So unscale a scaled loss
+        first; if a batch comes in parts, take a step for each part.
 
         Parameters
         ----------

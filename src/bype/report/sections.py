@@ -137,7 +137,7 @@ def classes(runs: Sequence[RunContents]) -> Markup:
             )
     if not cards:
         return Markup("")
-    text = "Each class has pseudo-points of its own, which its examples alone move. Samples of a class come from them."
+    text = "Each class has its own pseudo-points, which only its examples move. Samples of a class come from them."
     return section("Classes", text, element("div", *cards, class_="cards"), is_wide=True)
 
 
@@ -178,7 +178,7 @@ def unusual(runs: Sequence[RunContents]) -> Markup:
             if found.picture is not None:
                 what = thumbnail(found.picture, f"Row {found.row}, {run.name}")
             rows.append((str(found.row), [what, *cells]))
-        head = ["row", "columns that made it so" if is_table else "", "log p(x)", "percentile", "log ratio"]
+        head = ["row", "columns that made it unlikely" if is_table else "", "log p(x)", "percentile", "log ratio"]
         caption = element("figcaption", f"Of {run.unusual_of}. {_UNUSUAL_CAPTION}")
         cards.append(card(heading(runs, run), table(head, rows), caption))
     if not cards:

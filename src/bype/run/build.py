@@ -94,12 +94,12 @@ def build_model(
     shape
         Of one example.
     train
-        The training examples, for priors that start at them or stand on them.
+        The training examples, for priors that start at them or are made of them.
     scaling
         Of the columns of a table; one that changes nothing if left out, until a model's state is loaded.
     labels
-        (N,), the classes of the training examples. Where pseudo-points have labels, those of a state to be loaded
-        take their place if they are left out.
+        (N,), the classes of the training examples. If left out, labelled pseudo-points get their labels when a state
+        is loaded.
     """
     require_fitting(config, shape, len(train))
     scaling = scaling or scaling_for(config, shape)

@@ -121,7 +121,7 @@ class CheckpointFolder:
 
     def _write(self, checkpoint: Checkpoint, partial: Path) -> None:
         if self.folder.is_symlink():
-            raise CheckpointError(f"{self.folder} is a link; bype writes through no links, so replace it by a folder")
+            raise CheckpointError(f"{self.folder} is a link; bype does not write through links: replace it by a folder")
         self.folder.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
         model, training = (save_tensors(_plain(tensors)) for tensors in (checkpoint.model, checkpoint.training))

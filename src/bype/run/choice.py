@@ -34,7 +34,7 @@ def suitable_config(
     seed
         Of the run.
     components
-        At most so many pseudo-points; a quarter of the training examples, if that is fewer.
+        At most this many pseudo-points; a quarter of the training examples, if that is fewer.
     latent_dim
         The dimensions of the latent space; 40, or half the columns of a table, if left out.
     """

@@ -58,11 +58,11 @@ class TrainingConfig:
     batch_size: int = setting(100, "Set the number of examples in a step")
     learning_rate: float = setting(5e-4, "Set Adam's learning rate")
     length: str = setting("4000 epochs", "Stop after this at the latest")
-    warm_up: str = setting("100 epochs", "Raise the weight of the KL terms to 1 over so long")
+    warm_up: str = setting("100 epochs", "Raise the weight of the KL terms to 1 over this length")
     patience: str = setting(
-        "50 epochs", "Stop when validation has not improved for so long after the warm-up; never if '0 epochs'"
+        "50 epochs", "Stop when validation has not improved for this long after the warm-up; never if '0 epochs'"
     )
-    checkpoint_every: str = setting("1 epoch", "Save a checkpoint this often; so much is lost if the run is killed")
+    checkpoint_every: str = setting("1 epoch", "Save a checkpoint this often; a killed run loses at most this much")
     seed: int = setting(0, "Set the seed of all random numbers")
 
     rule: RuleSettings | None = dataclasses.field(default=None, metadata={"help": "", "advanced": False})
@@ -74,24 +74,25 @@ class TrainingConfig:
     normalise_gradients: bool = advanced(True, "Divide each weight's gradient by its norm, as the paper does")
     clamp_points: bool = advanced(True, "Keep pseudo-points inside the data's range")
     labelled: bool = advanced(
-        False, "Give each class pseudo-points of its own, which its examples alone move; the store must have labels"
+        False, "Give each class its own pseudo-points, which only its examples move; the store must have labels"
     )
     points_start: Literal["examples", "noise"] = advanced(
         "examples", "Start pseudo-points as training examples, or as noise around the mean example, which copies none"
     )
     vamp_start: Literal["random", "examples"] = advanced(
-        "random", "Start pseudo-inputs of the VampPrior as the authors' did (random), or as they meant to (examples)"
+        "random",
+        "Start the VampPrior's pseudo-inputs as the authors' program does (random), or as it means to (examples)",
     )
     neighbours: int | None = advanced(
-        None, "Train the exemplar prior with so many exemplars near to each example, from a cache; exactly if left out"
+        None, "Train the exemplar prior with this many exemplars near each example, from a cache; exactly if left out"
     )
     dropout: float = advanced(0.0, "Drop this share of features in each training step of the network dense")
     flips: bool = advanced(False, "Flip half of the training images from left to right")
-    shifts: int = advanced(0, "Shift each training image by up to so many pixels")
+    shifts: int = advanced(0, "Shift each training image by up to this many pixels")
     decay: bool = advanced(False, "Lower the learning rate to zero over the length, along half a cosine")
     scale_columns: bool = advanced(True, "Bring the columns of a table to a common scale inside the model")
     window_blocks: int | None = advanced(
-        None, "Shuffle within windows of so many blocks, for slow disks; over all examples if left out"
+        None, "Shuffle within windows of this many blocks, for slow disks; over all examples if left out"
     )
 
     def __post_init__(self) -> None:

@@ -133,7 +133,7 @@ class RunDirectory:
         """Return a folder in the run, to write to."""
         folder = self.folder / name
         if folder.is_symlink():
-            raise RunError(f"{folder} is a link; bype writes through no links, so replace it by a folder")
+            raise RunError(f"{folder} is a link; bype does not write through links: replace it by a folder")
         return folder
 
     def save_or_compare_config(self, config: TrainingConfig, data: DataIdentity) -> None:
@@ -209,7 +209,7 @@ def read_config(folder: Path) -> tuple[TrainingConfig, DataIdentity]:
 
 
 def _newest(fields: Any) -> Any:
-    """Return the fields of a config file of an older format as the newest has them; what was not there was not done."""
+    """Return the fields of an older config file in the newest format; settings that did not exist then are off."""
     version = fields.get("version") if isinstance(fields, dict) else None
     if version not in (2, 3) or not isinstance(fields.get("config"), dict):
         return fields

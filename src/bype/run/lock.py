@@ -1,4 +1,4 @@
-"""One writer for a run: a lock, a heartbeat, and a fence against a process that has lost the lock unawares."""
+"""One writer for a run: a lock, a heartbeat, and a fence against a process that lost the lock without noticing."""
 
 import os
 import secrets
@@ -11,7 +11,7 @@ from bype.system import has_locks, lock, open_file, touch
 
 _FLAGS = os.O_RDWR | os.O_CREAT
 _STALE_SECONDS = 60.0
-"""A holder without a heartbeat for so long hangs, or its machine is gone. Twice the timeout of processes, if that is
+"""A holder without a heartbeat for this long hangs, or its machine is gone. Twice the timeout of processes, if that is
 longer."""
 _BEAT_SECONDS = 2.0
 _POLL_SECONDS = 0.2

@@ -45,7 +45,7 @@ def read_metrics(folder: Path) -> list[MetricsLine]:
 class MetricsFile:
     """metrics.jsonl: a line for each thing that happened, without any time of day, so that two equal runs are equal.
 
-    Its length at each checkpoint is saved, and a continued run cuts off what came after.
+    Its length at each checkpoint is saved, and a resumed run cuts off what came after.
     """
 
     def __init__(self, path: Path, num_bytes: int) -> None:

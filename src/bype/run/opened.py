@@ -52,8 +52,8 @@ class TrainedRun:
         folder
             The run directory.
         data
-            Where the store that it was trained on may be, if it has moved. Only an exemplar prior needs it; another
-            store is not taken for it.
+            Where the store that it was trained on may be, if it has moved. Only an exemplar prior needs it; a store of
+            other data is ignored.
         device
             Where the model is to be.
         """
@@ -114,7 +114,7 @@ def write_model(folder: Path, config: TrainingConfig, data: DataIdentity, step: 
 
 
 class BlankSource:
-    """Examples that say nothing, where only their shape and number matter: what is loaded next takes their place."""
+    """Blank examples for a model whose state is loaded next: only their shape and number matter."""
 
     def __init__(self, data: DataIdentity) -> None:
         self._data = data

@@ -9,7 +9,7 @@ from bype.data.decode import decode_file
 
 @dataclass(frozen=True)
 class Pace:
-    """Before ``step``, so many ``seconds`` of training had gone by; the clock is read again before ``next``."""
+    """Before ``step``, ``seconds`` of training had passed; the clock is read again before ``next``."""
 
     step: int
     seconds: float

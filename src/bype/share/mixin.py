@@ -78,7 +78,7 @@ class HubMixin(ABC):
         commit_message
             The first line of the commit.
         private
-            Whether only its owner sees the repository. If it exists and is public, ``True`` is refused.
+            Whether only the owner can see the repository. ``True`` is refused if the repository exists and is public.
         token
             Of the hub; if left out, the one that ``hf auth login`` keeps.
         branch

@@ -51,7 +51,7 @@ class Outcome:
     """
 
     state: str
-    """``finished`` or ``stopped``; the same call goes on with a stopped run."""
+    """``finished`` or ``stopped``; the same call resumes a stopped run."""
     step: int
     best: float | None
     """The smallest validation loss (minus ELBO), nats per example on the likelihood's scale."""
@@ -67,12 +67,12 @@ def train(
     device: torch.device | str = "cpu",
     rule: OwnRule | None = None,
 ) -> Outcome:
-    """Train a model, or go on with the run that is in ``out``.
+    """Train a model, or resume the run in ``out``.
 
     Parameters
     ----------
     config
-        What to train. A run in ``out`` with another one is refused.
+        What to train. A run in ``out`` with another config is refused.
     data
         The store.
     out
@@ -82,10 +82,10 @@ def train(
     group
         The processes that share the work; each makes this call. The first one writes.
     device
-        What computes. It is no part of the run, which may go on on another one.
+        The device that computes. A run may be resumed on another device.
     rule
         A rule of your own that moves the pseudocoreset: a subclass of :class:`bype.Rule` that is built from the model,
-        or a function that returns one. The run records its name and goes on with it alone.
+        or a function that returns one. The run records its name, and resumes only with this rule.
     """
     group = group or Group()
     store = Store(data)
@@ -96,7 +96,7 @@ def train(
     asked = json.dumps([config.to_fields(), identity.fingerprint], sort_keys=True)
     group.require_same(asked.encode(), "the config or the data")
     group.require_same_rounding()
-    # Under a launcher, which restarts lost processes: the one before may hold the run until it notices, or is stale.
+    # A launcher restarts lost processes. The one before may hold the run until it notices, or until its lock is stale.
     patience = 0.0 if group.launcher is None else stale_seconds() + 5
     with ExitStack() as at_end:
         run = at_end.enter_context(RunDirectory(Path(out), patience)) if group.is_first else None
@@ -114,7 +114,7 @@ def train(
             step = trainer.state.step if trainer else None
             try:
                 reporter.set_status("failed", step=step, error=f"{type(error).__name__}: {error}")
-            except (OSError, RunError) as second:  # a full disk, or a run that is another's by now
+            except (OSError, RunError) as second:  # a full disk, or a run that another process holds now
                 error.add_note(f"the status could not be written: {second}")
             raise
         reporter.set_status(outcome.state, step=outcome.step, best=outcome.best)
@@ -188,7 +188,7 @@ class Trainer:
             self._reporter.begin(self.state, steps_per_epoch, self._schedule.share, self._timings)
             if self.state.step == 0 and self._config.network == "dense":
                 self._validate()  # it begins as a model that may already be the best
-            shall_stop = self._update_if_due()  # a run that stopped in the midst of an update goes on with it
+            shall_stop = self._update_if_due()  # a run that stopped during an update resumes with that update
             while not shall_stop and not self._is_complete():
                 shall_stop = self._train_step()
                 if self._is_due(self._config.validate_every):
@@ -258,7 +258,7 @@ class Trainer:
             self._reporter.save_best(Checkpoint(self.state.step, self.model.state_dict(), {}, fields))
 
     def _update_if_due(self) -> bool:
-        """Update the pseudocoreset, if that is due; tell whether all processes shall stop, and it still is."""
+        """Update the pseudocoreset if that is due; tell whether all processes shall stop while it still is due."""
         if self.state.is_update_due:
             found = self._updates.make(self.state.step)
             if found is not None:
@@ -328,7 +328,7 @@ class Trainer:
 
 
 class _HeartbeatSource(StoreSource):
-    """Examples, each reading of which is a heartbeat: some priors read all of them in one go."""
+    """Examples that send a heartbeat whenever they are read: some priors read all of them in one call."""
 
     def __init__(self, split: Split, reporter: Reporter, device: torch.device) -> None:
         super().__init__(split, device)

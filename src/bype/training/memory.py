@@ -79,6 +79,6 @@ class _Keeper(Reporter):
 
 
 def _copied(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the model's numbers apart from the model, which goes on."""
+    """Return a copy of the model's numbers: the model itself is trained further."""
     model = {name: tensor.detach().cpu().clone() for name, tensor in checkpoint.model.items()}
     return Checkpoint(checkpoint.step, model, {}, {})

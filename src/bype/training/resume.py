@@ -1,4 +1,4 @@
-"""Checkpoints of a training: what is saved of it, and how it goes on."""
+"""Checkpoints of a training: what is saved, and how it resumes."""
 
 import hashlib
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from bype.training.state import TrainingState
 from bype.training.step import TrainingStep
 
 _TRAINING_SIZE = 6
-"""No file of a checkpoint is larger than so many times the model: Adam keeps two moments, a rule two in float64."""
+"""No file of a checkpoint is larger than this many times the model: Adam keeps two moments, a rule two in float64."""
 
 
 class Snapshot:
@@ -33,10 +33,10 @@ class Snapshot:
     def __init__(self, step: TrainingStep, reporter: Reporter, group: Group, start: Callable[[], None]) -> None:
         self._step, self._reporter, self._group, self._start = step, reporter, group, start
         self._saved: tuple[int, bool] | None = None
-        """Of what state the newest checkpoint is: the step, and whether an update is still due."""
+        """The state that the newest checkpoint holds: the step, and whether an update is still due."""
 
     def save(self, state: TrainingState) -> None:
-        """Write a checkpoint, unless that of this state is there already."""
+        """Write a checkpoint, unless this state is saved already."""
         now = state.step, state.is_update_due
         if self._saved == now:
             return
@@ -51,7 +51,7 @@ class Snapshot:
         self._saved = now
 
     def restore(self) -> TrainingState:
-        """Go on from the newest checkpoint that is whole, or start; all processes from what process 0 has."""
+        """Resume from the newest complete checkpoint, or start; all processes take what process 0 has."""
         tensors = self._step.model.state_dict()
         model_bytes = sum(value.numel() * value.element_size() for value in tensors.values())
         checkpoint = self._reporter.newest_checkpoint(_TRAINING_SIZE * model_bytes + 2**22)

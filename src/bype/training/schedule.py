@@ -18,7 +18,7 @@ from bype.run.pace import Pace
 from bype.span import Span
 
 _RAMP_STEPS = 20
-"""The learning rate rises over so many steps where it decays later: Adam's first steps know little."""
+"""The learning rate rises over this many steps if it decays later: Adam's first steps know little."""
 _LOOKS = 100
 """How often the clock is read in a training, after the first steps."""
 
@@ -61,7 +61,7 @@ class Schedule:
         self._share_now = self._share_before = 0.0
 
     def resume(self, step: int) -> None:
-        """Go to where a run stands that begins or resumes before ``step``."""
+        """Go to the moment at which a run begins or resumes, before ``step``."""
         self._started = self._clock()
         if self._length.is_fixed:
             self._share_now = self._share_before = self._fixed_share(step)
@@ -115,7 +115,7 @@ class Schedule:
         return min(1.0, max(self._held, seconds / self._length.count))
 
     def _take(self, pace: Pace) -> None:
-        """Follow a reading of the clock. Where it shows that the share ran ahead, this waits for the clock."""
+        """Follow a reading of the clock. If the share is ahead of the clock, it waits for the clock."""
         self._held = self._timed_share(max(self._last.step, pace.step - 1))
         if pace.step > self._last.step:
             self._rate = max(0.0, pace.seconds - self._last.seconds) / (pace.step - self._last.step)

@@ -1,4 +1,4 @@
-"""What changes while a run goes on, apart from tensors."""
+"""What changes during a run, apart from tensors."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -31,7 +31,7 @@ class _Saved:
 
 @dataclass
 class TrainingState:
-    """What changes while a run goes on, apart from tensors. All of it is in every checkpoint."""
+    """What changes during a run, apart from tensors. All of it is in every checkpoint."""
 
     step: int = 0
     sums: dict[str, float] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class TrainingState:
     def from_fields(cls, fields: dict[str, Any], group: Group) -> Self:
         """Read the fields of a checkpoint, which may come from a stranger.
 
-        As many processes as wrote it get their own sums back; of another number the first one gets them all.
+        If there are as many processes as wrote it, each gets its own sums back; otherwise the first one gets all.
         """
         try:
             saved = decode(_Saved, fields)
@@ -76,7 +76,7 @@ class TrainingState:
         self.num_examples += len(terms.reconstruction)
 
     def take_means(self, group: Group) -> dict[str, float]:
-        """Return the means over the examples of all processes, and begin anew."""
+        """Return the means over the examples of all processes, and reset the sums."""
         totals = torch.tensor([self.num_examples, *self.sums.values()], dtype=torch.float64)
         group.sum_([totals])
         count, *sums = totals.tolist()

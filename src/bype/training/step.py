@@ -29,7 +29,7 @@ class StepOutcome:
     terms: ELBOTerms
     """Of the examples that this process has."""
     is_finite: bool
-    """Whether the loss of the whole batch is; if not, nothing has moved."""
+    """Whether the loss of the whole batch is finite; if not, nothing has moved."""
 
 
 class TrainingStep:
@@ -71,7 +71,7 @@ class TrainingStep:
         shape
             Of one example.
         train
-            The training examples, for priors that start at them or stand on them.
+            The training examples, for priors that start at them or are made of them.
         group
             The processes that share each batch.
         device
@@ -108,7 +108,7 @@ class TrainingStep:
         x, indices, beta, generator, prior_generator, labels
             As for :class:`~bype.objective.ELBO`; of the batch, the examples that this process takes, if any.
         also_sum
-            Float tensors that are to be summed over all processes on this occasion, in place.
+            Float tensors that are summed over all processes in the same exchange, in place.
         """
         group, model, rule = self._group, self.model, self.rule
         terms: ELBOTerms = self.objective(

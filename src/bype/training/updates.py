@@ -15,7 +15,7 @@ from bype.run.directory import RunError
 
 
 class _StoppedError(Exception):
-    """Somebody asked to stop in the midst of an update."""
+    """A request to stop came during an update."""
 
 
 class Updates:
@@ -60,7 +60,7 @@ class Updates:
     def make(self, step: int) -> dict[str, float] | None:
         """Make the update after a training step, and return what it found; nothing if it was interrupted.
 
-        An update may be a pass over all data. Whoever is asked to stop meanwhile goes back to where the update began.
+        An update may be a pass over all data. A request to stop during it brings back the state before the update.
         """
         before = [_copy_of(module) for module in (self._model.prior, self._rule)]
         try:

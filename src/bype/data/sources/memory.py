@@ -16,7 +16,7 @@ def source_of(
     names: tuple[str, ...] = (),
     validation: float = 0.1,
 ) -> Source:
-    """Return examples as a source. The default share of validation examples is drawn from them, and no test split.
+    """Return examples as a source. By default a share of them is drawn for validation, and none for test.
 
     Parameters
     ----------

@@ -74,7 +74,7 @@ class _Table:
                     if len(cells) != len(self.columns):
                         raise SourceError(
                             f"{self.path}, line {reader.line_num}: {len(cells)} cells instead of {len(self.columns)}; "
-                            f"mend that line"
+                            f"correct that line"
                         )
                     yield reader.line_num, cells
             except (csv.Error, UnicodeDecodeError) as error:
