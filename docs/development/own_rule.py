@@ -1,7 +1,7 @@
 """A rule of your own: after each epoch the lightest points give way to other training examples.
 
 Run it as ``python own_rule.py FOLDER``, or in two processes as ``torchrun --nproc-per-node 2 own_rule.py FOLDER``.
-Killed and started again, it goes on.
+Killed and started again, it resumes.
 """
 
 import sys

@@ -50,8 +50,8 @@ class ByPEVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, B
     verbose
         Whether to show progress.
     run_dir
-        Train in this folder, and keep the run there. If ``fit`` was killed, the same call goes on. Other data, or other
-        parameters, are refused. Without it nothing is left on the disk.
+        Train in this folder, and keep the run there. If ``fit`` was killed, the same call resumes it. Other data, or
+        other parameters, are refused. Without it nothing is left on the disk.
 
     Attributes
     ----------

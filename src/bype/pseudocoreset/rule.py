@@ -67,7 +67,7 @@ class Rule(nn.Module):
         model, terms
             The model and what the objective returned for it; the gradients are there.
         is_first
-            Whether this is process 0, which alone tells what all of them know.
+            Whether this is process 0, which alone contributes what all of them have.
         """
         return []
 

@@ -122,7 +122,7 @@ class OwnSettings:
 
     name: Literal["own"] = "own"
     rule: str = ""
-    """The rule's class, as module and name: the run goes on with it alone."""
+    """The rule's class, as module and name: the run resumes with it alone."""
 
 
 RuleSettings = FrozenSettings | JointSettings | PSVISettings | AscentSettings | TrackingSettings | OwnSettings

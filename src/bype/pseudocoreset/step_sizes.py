@@ -39,7 +39,7 @@ class InverseTimeSteps(Steps):
         self.register_buffer("num_steps", torch.tensor(0))
 
     def start_update(self) -> None:
-        """Do nothing: t goes on from update to update."""
+        """Do nothing: t continues from update to update."""
 
     def forward(self, points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         self.num_steps += 1

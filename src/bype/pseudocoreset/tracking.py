@@ -300,7 +300,7 @@ class Tracking(Rule):
     def to_sum(self, model: LatentModel, terms: ELBOTerms, is_first: bool = True) -> list[Tensor]:
         """Return where live points are, the gradients, and if points move, what the decoder makes of them.
 
-        Process 0 alone tells where live points are: others may have encoded them with another last digit.
+        Process 0 alone contributes where live points are: others may have encoded them with another last digit.
         """
         _, made = _tracked(model, terms)
         in_means, in_log_weights, in_points = made.mixture_means.grad, made.log_weights.grad, made.points.grad

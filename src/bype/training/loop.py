@@ -51,7 +51,7 @@ class Outcome:
     """
 
     state: str
-    """``finished`` or ``stopped``; the same call goes on with a stopped run."""
+    """``finished`` or ``stopped``; the same call resumes a stopped run."""
     step: int
     best: float | None
     """The smallest validation loss (minus ELBO), nats per example on the likelihood's scale."""
@@ -67,7 +67,7 @@ def train(
     device: torch.device | str = "cpu",
     rule: OwnRule | None = None,
 ) -> Outcome:
-    """Train a model, or go on with the run that is in ``out``.
+    """Train a model, or resume the run that is in ``out``.
 
     Parameters
     ----------
@@ -82,10 +82,10 @@ def train(
     group
         The processes that share the work; each makes this call. The first one writes.
     device
-        What computes. It is no part of the run, which may go on on another one.
+        What computes. It is no part of the run, which may resume on another one.
     rule
         A rule of your own that moves the pseudocoreset: a subclass of :class:`bype.Rule` that is built from the model,
-        or a function that returns one. The run records its name and goes on with it alone.
+        or a function that returns one. The run records its name and resumes with it alone.
     """
     group = group or Group()
     store = Store(data)
@@ -188,7 +188,7 @@ class Trainer:
             self._reporter.begin(self.state, steps_per_epoch, self._schedule.share, self._timings)
             if self.state.step == 0 and self._config.network == "dense":
                 self._validate()  # it begins as a model that may already be the best
-            shall_stop = self._update_if_due()  # a run that stopped in the midst of an update goes on with it
+            shall_stop = self._update_if_due()  # a run that stopped during an update resumes with it
             while not shall_stop and not self._is_complete():
                 shall_stop = self._train_step()
                 if self._is_due(self._config.validate_every):

@@ -79,6 +79,6 @@ class _Keeper(Reporter):
 
 
 def _copied(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the model's numbers apart from the model, which goes on."""
+    """Return the model's numbers apart from the model, which is trained further."""
     model = {name: tensor.detach().cpu().clone() for name, tensor in checkpoint.model.items()}
     return Checkpoint(checkpoint.step, model, {}, {})

@@ -1,4 +1,4 @@
-"""Checkpoints of a training: what is saved of it, and how it goes on."""
+"""Checkpoints of a training: what is saved of it, and how it resumes."""
 
 import hashlib
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class Snapshot:
         self._saved = now
 
     def restore(self) -> TrainingState:
-        """Go on from the newest checkpoint that is whole, or start; all processes from what process 0 has."""
+        """Resume from the newest checkpoint that is whole, or start; all processes from what process 0 has."""
         tensors = self._step.model.state_dict()
         model_bytes = sum(value.numel() * value.element_size() for value in tensors.values())
         checkpoint = self._reporter.newest_checkpoint(_TRAINING_SIZE * model_bytes + 2**22)

@@ -1,4 +1,4 @@
-"""What changes while a run goes on, apart from tensors."""
+"""What changes during a run, apart from tensors."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -31,7 +31,7 @@ class _Saved:
 
 @dataclass
 class TrainingState:
-    """What changes while a run goes on, apart from tensors. All of it is in every checkpoint."""
+    """What changes during a run, apart from tensors. All of it is in every checkpoint."""
 
     step: int = 0
     sums: dict[str, float] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from bype.run.directory import RunError
 
 
 class _StoppedError(Exception):
-    """Somebody asked to stop in the midst of an update."""
+    """Somebody asked to stop during an update."""
 
 
 class Updates:

@@ -92,7 +92,7 @@ FILL_GAPS = "fill gaps first, for instance with scikit-learn: SimpleImputer().fi
 
 
 def require_extra(module: str, extra: str) -> None:
-    """Refuse to go on without a module that an optional part of bype needs."""
+    """Refuse to continue without a module that an optional part of bype needs."""
     if importlib.util.find_spec(module) is None:
         raise SourceError(f"this needs {module}; install it with: pip install 'bype[{extra}]'")
 
