@@ -22,7 +22,7 @@ html_theme = "furo"
 html_title = "bype"
 html_static_path = ["_static"]
 html_css_files = ["pictures.css"]
-exclude_patterns = ["_build", "gallery", "sg_execution_times.rst"]
+exclude_patterns = ["_build", "gallery"]
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 add_module_names = False
@@ -34,7 +34,10 @@ sphinx_gallery_conf = {
     "image_srcset": ["2x"],
     "download_all_examples": False,
     "show_signature": False,
-    "plot_gallery": "True",
+    "capture_repr": (),
+    "default_thumb_file": str(Path(__file__).parent / "results" / "pictures" / "front.png"),
+    "remove_config_comments": True,
+    "write_computation_times": False,
 }
 
 

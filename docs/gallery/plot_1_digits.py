@@ -78,3 +78,5 @@ for cell, point, weight in zip(axes.flat, coreset.points, coreset.weights, stric
     cell.imshow(point, cmap="gray", vmin=0, vmax=255)
     cell.set(xticks=[], yticks=[], title=f"{weight:.0f}")
 print(f"{len(coreset)} points stand for {coreset.weights.sum():.0f} examples")
+
+# sphinx_gallery_thumbnail_number = 5

@@ -58,3 +58,5 @@ show(np.concatenate([vae.sample(12, y=name, random_state=0) for name in ("temple
 
 order = vae.score_samples(pieces).argsort()
 show(np.concatenate([pieces[order[:12]], pieces[order[-12:]]]))
+
+# sphinx_gallery_thumbnail_number = 4

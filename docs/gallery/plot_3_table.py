@@ -68,3 +68,5 @@ for panel, (title, (rows, area)) in zip(axes, shown.items(), strict=True):
     panel.scatter(rows[:, 0], rows[:, 1], area, alpha=0.5)
     panel.set(title=title, xlabel=table.feature_names[0])
 axes[0].set_ylabel(table.feature_names[1])
+
+# sphinx_gallery_thumbnail_number = 2

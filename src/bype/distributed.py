@@ -218,20 +218,20 @@ def _agree_on_round(store: Store, rank: int, size: int) -> str:
     """Return a name that all processes of this start share, and none of an earlier start has.
 
     The launcher's store outlives the processes that it restarts, and still holds the addresses of dead ones. Every
-    process says hello with its own secret; process 0 answers each hello until all live processes have heard it.
+    process says hello with its own secret; process 0 answers each hello until all live processes have received it.
     """
     own = secrets.token_hex(8)
     if rank > 0:
         store.set(f"bype/hello/{rank}", own)
         store.wait([f"bype/answer/{rank}/{own}"])
         name: str = store.get(f"bype/answer/{rank}/{own}").decode()
-        store.set(f"bype/heard/{name}/{rank}", "yes")
+        store.set(f"bype/received/{name}/{rank}", "yes")
         return name
     waiting = set(range(1, size))
     deadline = time.monotonic() + _START_SECONDS
     while waiting:
         for other in sorted(waiting):
-            if store.check([f"bype/heard/{own}/{other}"]):
+            if store.check([f"bype/received/{own}/{other}"]):
                 waiting.discard(other)
             elif store.check([f"bype/hello/{other}"]):
                 store.set(f"bype/answer/{other}/{store.get(f'bype/hello/{other}').decode()}", own)

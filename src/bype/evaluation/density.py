@@ -122,8 +122,8 @@ def measure_density(
         example that is scored.
     """
     group = group or Group()
-    told = json.dumps(identity | asdict(options), sort_keys=True)
-    group.require_same(told.encode(), "the model, the data or the way to measure")
+    stated = json.dumps(identity | asdict(options), sort_keys=True)
+    group.require_same(stated.encode(), "the model, the data or the way to measure")
     rows = spread_rows(len(source), options.num_images or len(source))
     num_images = len(rows)
     keep_freed_memory()

@@ -17,8 +17,8 @@ def state(item: Item, records: Records) -> str:
     """Say how much of an item was run, and at which protocol."""
     counts = {protocol.name: records.count(item, protocol) for protocol in PROTOCOLS}
     what = "numbers" if item.is_table else "parts"
-    told = [f"{name}: {count} of {len(item.lines)} {what}" for name, count in counts.items() if count]
-    return "; ".join(told) or "not yet run"
+    states = [f"{name}: {count} of {len(item.lines)} {what}" for name, count in counts.items() if count]
+    return "; ".join(states) or "not yet run"
 
 
 def overview(records: Records) -> Iterator[str]:

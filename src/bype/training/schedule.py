@@ -54,8 +54,8 @@ class Schedule:
         self._config, self._steps_per_epoch = config, steps_per_epoch
         self._length = Span.parse(config.length)
         self._write, self._group, self._clock = write, group, clock
-        told = group.broadcast(json.dumps([astuple(pace) for pace in known]).encode())
-        self._known = {step: Pace(step, seconds, after) for step, seconds, after in json.loads(told)}
+        received = group.broadcast(json.dumps([astuple(pace) for pace in known]).encode())
+        self._known = {step: Pace(step, seconds, after) for step, seconds, after in json.loads(received)}
         self._last, self._rate, self._held = Pace(0, 0.0, 1), 0.0, 0.0
         self._started = clock()
         self._share_now = self._share_before = 0.0
