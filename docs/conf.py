@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # for pictures.py
+sys.path.insert(0, str(Path(__file__).parent))  # for pictures.py and house.py
 
 project = "bype"
 author = "The bype developers"
@@ -47,5 +47,8 @@ def _escape_stars(app, what, name, obj, options, lines):
 
 
 def setup(app):
-    """Connect what is above."""
+    """Connect what is above, and draw what pages show."""
+    import house
+
+    house.write(Path(__file__).parent / "development" / "house.svg")
     app.connect("autodoc-process-docstring", _escape_stars)
