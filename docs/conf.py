@@ -38,6 +38,7 @@ sphinx_gallery_conf = {
     "default_thumb_file": str(Path(__file__).parent / "results" / "pictures" / "front.png"),
     "remove_config_comments": True,
     "write_computation_times": False,
+    "min_reported_time": 3600,  # how busy the machine was is of no interest
 }
 
 

@@ -2,8 +2,9 @@
 More like this one, and the way between two
 ===========================================
 
-Train on 1,797 handwritten digits of 8 x 8 pixels. Then look at random samples, at samples of one class, at
-samples like a given image, and at what lies between two images.
+Train on 1,797 handwritten digits of 8 x 8 pixels. Then look at random samples, at
+samples of one class, at samples like a given image, and at what lies between two
+images.
 """
 
 import matplotlib.pyplot as plt
@@ -16,7 +17,9 @@ from bype import ByPEVAE
 
 digits = load_digits()
 images = (digits.images * 15.9).astype(np.uint8)  # bytes, as in an image file
-train, test, y_train, _ = train_test_split(images, digits.target, test_size=300, random_state=0)
+train, test, y_train, _ = train_test_split(
+    images, digits.target, test_size=300, random_state=0
+)
 vae = ByPEVAE(n_pseudopoints=200, latent_dim=12, max_epochs=30).fit(train, y_train)
 
 
@@ -48,8 +51,9 @@ show([vae.sample(10, y=label, random_state=0) for label in (2, 5, 8)], ["2", "5"
 # %%
 # More like this one
 # ------------------
-# Encode a test image, find the pseudo-point that is nearest to it, and draw from the prior's component around
-# that point. The first image of each line is the test image, the second the point, the others are new.
+# Encode a test image, find the pseudo-point that is nearest to it, and draw from the
+# prior's component around that point. The first image of each line is the test image,
+# the second the point, the others are new.
 
 coreset = vae.coreset_
 latents, at_points = vae.transform(test[:3]), vae.transform(coreset.points)
@@ -71,7 +75,8 @@ show([vae.inverse_transform(np.linspace(first, last, 10))], ["between"])
 # %%
 # The points behind it
 # --------------------
-# The prior is a mixture around these images. Above each stands how many training examples it stands for.
+# The prior is a mixture around these images. Above each stands how many training
+# examples it stands for.
 
 _, axes = plt.subplots(2, 8, figsize=(8, 2.6))
 for cell, point, weight in zip(axes.flat, coreset.points, coreset.weights, strict=False):

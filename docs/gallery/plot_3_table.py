@@ -2,9 +2,9 @@
 A table with gaps, in a pipeline
 ================================
 
-569 breast tumours, 30 measurements of each; a tenth of the entries is missing. An imputer fills the gaps, the
-VAE makes embeddings of 15 numbers, and a logistic regression says whether a tumour is malignant. Is it better
-than without the VAE?
+569 breast tumours, 30 measurements of each; a tenth of the entries is missing. An
+imputer fills the gaps, the VAE makes embeddings of 15 numbers, and a logistic
+regression says whether a tumour is malignant. Is it better than without the VAE?
 """
 
 import matplotlib.pyplot as plt
@@ -42,27 +42,33 @@ for name, middle in steps.items():
     print(f"{name:<12} {scores[name].mean():.3f} ± {scores[name].std() / 2:.3f}")
 
 # %%
-# Accuracy on four folds; a dot is a fold, a line the mean. The three are within their errors of each other:
-# for the accuracy alone, such a table needs no VAE. It is for what comes with it: likelihoods, new rows, a
-# summary.
+# Accuracy on four folds; a dot is a fold, a line the mean. The three are within their
+# errors of each other: for the accuracy alone, such a table needs no VAE. It is for
+# what comes with it: likelihoods, new rows, a summary.
 
 _, axes = plt.subplots(figsize=(7, 2))
 for line, values in enumerate(scores.values()):
     axes.plot(values, [line] * len(values), "o", alpha=0.5)
     axes.plot(values.mean(), line, "k|", markersize=16)
-axes.set(yticks=range(len(scores)), yticklabels=scores, xlabel="accuracy", ylim=(-0.5, 2.5))
+axes.set(
+    yticks=range(len(scores)), yticklabels=scores, xlabel="accuracy", ylim=(-0.5, 2.5)
+)
 
 # %%
 # New rows, and a summary
 # -----------------------
-# Two columns of the table, of new rows, and of the pseudo-points. The area of a point says how many rows it
-# stands for.
+# Two columns of the table, of new rows, and of the pseudo-points. The area of a point
+# says how many rows it stands for.
 
 filled = SimpleImputer(strategy="median").fit_transform(X)
 vae = ByPEVAE(max_epochs=20).fit(filled, y)
 coreset = vae.coreset_
 new = vae.sample(569, random_state=0)
-shown = {"data": (filled, 4), "new rows": (new, 4), "points": (coreset.points, 4 * coreset.weights)}
+shown = {
+    "data": (filled, 4),
+    "new rows": (new, 4),
+    "points": (coreset.points, 4 * coreset.weights),
+}
 _, axes = plt.subplots(1, 3, figsize=(8, 2.8), sharex=True, sharey=True)
 for panel, (title, (rows, area)) in zip(axes, shown.items(), strict=True):
     panel.scatter(rows[:, 0], rows[:, 1], area, alpha=0.5)

@@ -2,17 +2,19 @@
 Several processes (shown, not run)
 ==================================
 
-The same training on four processes, or on several machines, is the same command under PyTorch's launcher::
+The same training on four processes, or on several machines, is the same command under
+PyTorch's launcher::
 
     bype data prepare fashion-mnist --out store
-    torchrun --standalone --nproc-per-node 4 -m bype train fashion-mnist/vae/bype --data store --out run
+    torchrun --standalone --nproc-per-node 4 \\
+        -m bype train fashion-mnist/vae/bype --data store --out run
 
-Every process takes a part of each batch, so the batch size means the same as with one process. Killed and
-started again, the run resumes from its newest checkpoint, and ends to the bit as if nothing had happened.
-:doc:`More </scaling/running>`.
+Every process takes a part of each batch, so the batch size means the same as with one
+process. Killed and started again, the run resumes from its newest checkpoint, and ends
+to the bit as if nothing had happened. :doc:`More </scaling/running>`.
 
-The script below does it from Python. Start it with ``torchrun --standalone --nproc-per-node 4
-several_processes.py``.
+The script below does it from Python. Start it with ``torchrun --standalone
+--nproc-per-node 4 several_processes.py``.
 """
 
 import bype
@@ -25,6 +27,7 @@ with open_group() as group:
         print(outcome.state, outcome.best)
 
 # %%
-# Embedding a large store needs no launcher: its parts are independent, and each job takes some of them::
+# Embedding a large store needs no launcher: its parts are independent, and each job
+# takes some of them::
 #
 #     bype embed run --data big-store --split train --out folder --shard 0/64
