@@ -336,6 +336,15 @@ def test_folders_are_replaced_only_on_request(bype_run, tmp_path):
     assert files_of(bype_run) == before
 
 
+def test_a_shared_model_is_not_overwritten_by_a_training(bype_run, labelled_store, tmp_path):
+    run = bype.TrainedRun.open(bype_run)
+    run.save_pretrained(tmp_path / "shared")
+    before = {name: (tmp_path / "shared" / name).read_bytes() for name in files_of(tmp_path / "shared")}
+    with pytest.raises(RunError, match="cannot be trained further"):
+        bype.train(run.config, labelled_store, tmp_path / "shared")
+    assert before == {name: (tmp_path / "shared" / name).read_bytes() for name in before}  # there is a lock too
+
+
 def test_without_the_extra(bype_run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     monkeypatch.setattr("bype.data.sources.base.importlib.util.find_spec", lambda name: None)

@@ -139,6 +139,11 @@ class RunDirectory:
     def save_or_compare_config(self, config: TrainingConfig, data: DataIdentity) -> None:
         """Save the config and the data's identity, or compare them with those of the run in this folder."""
         if not self.checkpoints.steps():  # nothing was trained yet, or nothing that could be resumed
+            if self.best.steps() and not (self.folder / "manifest.json").exists():  # training writes that file first
+                raise RunError(
+                    f"{self.folder} holds a model that was saved or shared, which cannot be trained further; "
+                    f"choose another --out"
+                )
             self.check_fence()
             shutil.rmtree(self.best.folder, ignore_errors=True)
             for name in ("audit.json", "evaluation.json"):  # of a model that is gone

@@ -98,7 +98,7 @@ class RunLock:
             return False
         try:
             own.replace(self._path)
-        except PermissionError:  # Windows replaces no file that is open: its holder lives, and must be ended by hand
+        except PermissionError:  # Windows cannot replace an open file: its holder is alive, and the user must end it
             self.release()
             own.unlink(missing_ok=True)
             return False
