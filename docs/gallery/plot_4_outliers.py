@@ -61,7 +61,7 @@ for name, unusual in others.items():
     print(f"{name:<30} {roc_auc_score(is_outlier, unusual):.3f}")
 
 # %%
-# This is one easy table. On 13 tables of ADBench :doc:`neighbours have the better mean
+# This is one easy table. On 26 tables of ADBench :doc:`neighbours have the better mean
 # rank </results/outliers>`.
 #
 # Which columns made a row unusual?
