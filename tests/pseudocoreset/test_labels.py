@@ -1,5 +1,8 @@
 """Pseudo-points of each class's own: against brute force, and on images that were really learned."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -168,6 +171,16 @@ def test_labels_from_the_command_line(labelled_run, trained_bype, tmp_path, caps
     assert main(["sample", str(trained_bype), "--label", "1", "--out", str(tmp_path / "c.png")]) == 1
     assert "train with labelled points" in capsys.readouterr().err
     assert not (tmp_path / "c.png").exists()
+
+
+def test_a_strangers_number_of_examples_takes_no_memory(labelled_run, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(labelled_run, copy)
+    config = json.loads((copy / "config.json").read_text())
+    config["data"]["num_train"] = 10**13
+    (copy / "config.json").write_text(json.dumps(config))
+    found, own = (TrainedRun.open(folder).model.prior.own_points().labels for folder in (copy, labelled_run))
+    assert torch.equal(found, own)
 
 
 def test_what_does_not_fit_is_refused(tmp_path, labelled_store):

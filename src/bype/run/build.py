@@ -202,11 +202,12 @@ def _build_pseudocoreset(
     labels: Tensor | None,
     generator: torch.Generator,
 ) -> Pseudocoreset:
-    if not config.labelled:
+    if not config.labelled or labels is None:
         start = Pseudocoreset.from_source if config.points_start == "examples" else Pseudocoreset.from_noise
-        return start(source, config.components, data_range, generator=generator)
-    if labels is None:
-        labels = torch.zeros(len(source), dtype=torch.int64)
+        made = start(source, config.components, data_range, generator=generator)
+        if config.labelled:  # a state is loaded next; how many examples there are may be a stranger's word
+            made.labels = torch.zeros(config.components, dtype=torch.int32)
+        return made
     try:
         return Pseudocoreset.from_classes(source, labels, config.components, data_range, generator=generator)
     except ValueError as error:
