@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from bype.data.store import Store
-from bype.run.choice import suitable_config
+from bype.run.choice import length_of, suitable_config
 from bype.training import loop
 from measure import machine
 
@@ -41,7 +41,7 @@ def seconds_of(store: Path, minutes: float, out: Path) -> float:
 
     loop.Trainer = Timed  # type: ignore[misc]
     try:
-        loop.train(suitable_config(Store(store), f"{round(60 * minutes)} seconds", 0), store, out)
+        loop.train(suitable_config(Store(store), length_of(minutes), 0), store, out)
     finally:
         loop.Trainer = trainer  # type: ignore[misc]
     return time.monotonic() - began[0]

@@ -247,7 +247,6 @@ def pages(out: Path) -> Iterator[str]:
         for record in tables:
             nats = all_nats(record)
             size = f"{sum(record['examples'].values()):,}, {record['shape'][0]}, {record['config']['latent_dim']}"
-            names = ("ours", "factor analysis", "full normal", "mixture of normals", "diagonal normal")
             yield (
                 f"| {record['set']} | {record['seed']} | {size} | " + " | ".join(f"{nats[n]:.2f}" for n in names) + " |"
             )

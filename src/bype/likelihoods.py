@@ -63,6 +63,9 @@ class Likelihood(nn.Module, ABC):
     def sample(self, output: Tensor, *, generator: Randomness = None) -> Tensor:
         """Draw an example (..., d), with the noise of the likelihood."""
 
+    def start(self, variance: Tensor) -> None:
+        """Begin at the variances (d,) of a linear model's noise. Most likelihoods have none to set."""
+
     def bits_per_dimension(self, log_prob: Tensor, num_dimensions: int, *, levels: int | None = None) -> Tensor:
         """Turn nats per example into bits per dimension of data with a number of discrete ``levels``.
 

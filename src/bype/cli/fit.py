@@ -49,7 +49,7 @@ def fit(words: list[str]) -> int:
     from bype.evaluation.records import read_results
     from bype.report.contents import gather
     from bype.report.page import render
-    from bype.run.choice import suitable_config
+    from bype.run.choice import length_of, suitable_config
     from bype.run.directory import read_config
     from bype.run.opened import TrainedRun
     from bype.training.display import display_here
@@ -63,7 +63,7 @@ def fit(words: list[str]) -> int:
     if (options.out / "config.json").exists():
         config, _ = read_config(options.out)
     else:
-        config = suitable_config(store, f"{max(1, round(60 * options.minutes))} seconds", options.seed)
+        config = suitable_config(store, length_of(options.minutes), options.seed)
     start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
     print(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {config.length}")
     outcome = train(config, store.folder, options.out, display_here())

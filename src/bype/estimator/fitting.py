@@ -25,7 +25,7 @@ from bype.estimator.inputs import MIN_EXAMPLES, Given
 from bype.evaluation.pseudopoints import Coreset, describe_points
 from bype.evaluation.scores import Scorer
 from bype.models.base import LatentModel
-from bype.run.choice import suitable_config
+from bype.run.choice import length_of, suitable_config
 from bype.run.config import TrainingConfig
 from bype.run.identity import DataIdentity
 from bype.run.opened import TrainedRun
@@ -63,9 +63,8 @@ def fit_examples(given: Given, parameters: Parameters, run_dir: Path | None) -> 
         The folder to train in, where the run is kept; without it nothing is kept.
     """
     seed, device = parameters.random_state, device_of(parameters.device)
-    length = f"{parameters.max_epochs} epochs"
-    if parameters.max_minutes is not None:
-        length = f"{max(1, round(60 * parameters.max_minutes))} seconds"
+    minutes = parameters.max_minutes
+    length = f"{parameters.max_epochs} epochs" if minutes is None else length_of(minutes)
     with _prepared(given, run_dir, seed) as store:
         if (num_train := store.manifest.splits["train"].num_rows) < MIN_EXAMPLES - 1:
             raise ValueError(f"fit needs at least {MIN_EXAMPLES - 1} samples to train on, not {num_train}; add some")

@@ -14,16 +14,14 @@ from bype.data.examples import StoreSource, spread_rows
 from bype.data.store import Split
 from bype.distributions import Distribution
 from bype.evaluation.evaluate import Stage, default_split, silent
+from bype.evaluation.scores import log_likelihood_by_shared_draws
 from bype.factors import LinearGaussian
 from bype.models.base import LatentModel
 from bype.models.linear_start import fit_linear
-from bype.objective import importance_weighted_bound
-from bype.randomness import SharedRows, generator_for
 from bype.run.opened import TrainedRun, own_store
 
 _ROWS = 32
 _DRAWS_AT_ONCE = 64
-"""This many draws are made at once, for any number of examples: all examples get the same ones."""
 _NAMED_COLUMNS = 3
 
 Floats = NDArray[np.float64]
@@ -261,19 +259,12 @@ class _Scorer:
     @torch.no_grad()
     def _chunk(self, x: Tensor, prior: Distribution) -> list[Tensor]:
         model = self._model
-        bound = importance_weighted_bound(
-            model,
-            x,
-            self._num_samples,
-            prior=prior,
-            max_rows=len(x) * _DRAWS_AT_ONCE,
-            generator=SharedRows(generator_for(0, "scores")),
-        )
+        log_likelihood = log_likelihood_by_shared_draws(model, x, self._num_samples, _DRAWS_AT_ONCE, prior)
         scaled = model.to_model_units(x)
         posterior = model.posterior(scaled)
         at_mean = model.likelihood.log_prob(model.flatten(scaled), posterior.mean_output()).double()
         return [
-            bound.log_likelihood + self._normaliser,
+            log_likelihood + self._normaliser,
             at_mean + self._to_data_units + self._normaliser,
             prior.log_prob(posterior.top.mean),
             self._linear.log_prob(model.flatten(scaled).cpu()) + self._to_data_units,

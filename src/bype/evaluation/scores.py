@@ -5,6 +5,7 @@ import copy
 import torch
 from torch import Tensor
 
+from bype.distributions import Distribution
 from bype.evaluation.generation import embed
 from bype.models.base import LatentModel
 from bype.objective import importance_weighted_bound
@@ -12,7 +13,23 @@ from bype.randomness import SharedRows, generator_for
 
 _ROWS = 80
 _DRAWS_AT_ONCE = 25
-"""Fixed, so that the draws do not depend on how many examples are scored together."""
+
+
+def log_likelihood_by_shared_draws(
+    model: LatentModel, x: Tensor, num_draws: int, draws_at_once: int, prior: Distribution
+) -> Tensor:
+    """Estimate log p(x) (B,) of examples (B, *data_shape) with draws that are the same for every example.
+
+    The number of draws that are made at once must not depend on the examples, or the draws would.
+    """
+    return importance_weighted_bound(
+        model,
+        x,
+        num_draws,
+        prior=prior,
+        max_rows=draws_at_once * len(x),
+        generator=SharedRows(generator_for(0, "scores")),
+    ).log_likelihood
 
 
 class Scorer:
@@ -38,14 +55,7 @@ class Scorer:
 
     def log_likelihood(self, x: Tensor, num_draws: int) -> Tensor:
         """Return importance-weighted estimates of log p(x) (B,) for examples (B, *data_shape), in nats."""
-        return torch.cat([self._bound(rows, num_draws) for rows in torch.split(x, _ROWS)])
-
-    def _bound(self, rows: Tensor, num_draws: int) -> Tensor:
-        return importance_weighted_bound(
-            self.model,
-            rows.to(self.model.device, torch.float64),
-            num_draws,
-            prior=self.prior,
-            max_rows=_DRAWS_AT_ONCE * len(rows),
-            generator=SharedRows(generator_for(0, "scores")),
-        ).log_likelihood
+        chunks = [rows.to(self.model.device, torch.float64) for rows in torch.split(x, _ROWS)]
+        return torch.cat(
+            [log_likelihood_by_shared_draws(self.model, c, num_draws, _DRAWS_AT_ONCE, self.prior) for c in chunks]
+        )

@@ -2,8 +2,6 @@
 
 import hashlib
 import logging
-import secrets
-import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +11,10 @@ from typing import Any
 
 import torch
 
-from bype.data.files import FileError, read_json, to_json, write_synced
+from bype.data.files import FileError, new_folder, read_json, to_json, write_synced
 from bype.data.sources.base import require_extra
 from bype.export.graphs import Graph, Port, graphs_of
 from bype.run.opened import TrainedRun
-from bype.system import sync_folder
 
 FORMAT = "bype-onnx"
 FORMAT_VERSION = 1
@@ -54,18 +51,9 @@ def export_onnx(run: TrainedRun, out: Path | str, *, force: bool = False) -> lis
     files = {f"{name}.onnx": to_onnx(graph) for name, graph in graphs.items()}
     files["model.json"] = to_json(_description(run, graphs, files))
     _require_free(out, force)
-    partial, old = (out.with_name(f".{out.name}.{secrets.token_hex(4)}.{end}") for end in ("partial", "old"))
-    partial.mkdir(parents=True)
-    try:
+    with new_folder(out, replace=force) as partial:
         for name, content in files.items():
             write_synced(partial / name, content)
-        if out.exists():
-            out.replace(old)
-        partial.replace(out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
-    sync_folder(out.parent)
     return [out / name for name in files]
 
 

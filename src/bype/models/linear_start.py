@@ -10,7 +10,6 @@ from bype.data.augment import Augmentation
 from bype.data.examples import spread_rows
 from bype.data.scaling import Batches
 from bype.factors import LinearGaussian, factor_analysis, probabilistic_pca
-from bype.likelihoods import ConditionalGaussian, LearnedGaussian
 from bype.models.base import LatentModel
 from bype.models.vae import VAE
 from bype.networks import DenseDecoder, DenseEncoder
@@ -100,8 +99,7 @@ def start_as_linear(
     linear = fit_linear(source, model.data_shape, len(encoder.log_variance), seed, augmentation)
     encoder.start(linear, float(linear.variance.mean().sqrt().clamp_min(1e-6)))
     decoder.start(linear)
-    if isinstance(model.likelihood, LearnedGaussian | ConditionalGaussian):
-        model.likelihood.start(linear.noise)
+    model.likelihood.start(linear.noise)
     rows = torch.from_numpy(spread_rows(len(held_out), _SCORED_EXAMPLES))
     posterior = model.encode_rows(held_out, rows)
     latents = posterior.sample(generator=generator_for(seed, "start of the prior"))

@@ -20,6 +20,11 @@ _AUGMENTATIONS = ((False, 0), (True, 0), (False, 1), (True, 1), (True, 2), (True
 """Flips, and shifts in pixels; the first one is taken if none is better."""
 
 
+def length_of(minutes: float) -> str:
+    """Return minutes as the length of a training, in whole seconds."""
+    return f"{max(1, round(60 * minutes))} seconds"
+
+
 def suitable_config(
     store: Store, length: str, seed: int, components: int = MAX_COMPONENTS, latent_dim: int | None = None
 ) -> TrainingConfig:
