@@ -174,7 +174,7 @@ def test_a_run_by_the_clock_is_replayed_to_the_bit(store, tmp_path):
 
 def test_a_stopped_run_resumes_by_its_log(store, tmp_path, monkeypatch):
     """Stopped in the middle and resumed, then replayed without a stop: the same model."""
-    stops = iter([False] * 40 + [True] + [False] * 10**6)
+    stops = iter([False] * 10 + [True] + [False] * 10**6)
     original = loop.Trainer._wish_to_stop
 
     def wish(trainer):
