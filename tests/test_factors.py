@@ -75,6 +75,14 @@ def test_constant_columns_and_few_examples_have_a_floor():
         assert model.log_prob(x).isfinite().all()
 
 
+def test_one_column_or_one_example_has_no_latents():
+    for x in (torch.randn(50, 1, generator=torch.Generator().manual_seed(0)), torch.ones(1, 5)):
+        for fit in (probabilistic_pca, factor_analysis):
+            model = fit(lambda x=x: [x], 1, 1e-4)
+            assert model.loadings.shape == (x.shape[1], 0)
+            torch.testing.assert_close(model.noise, x.double().var(0, correction=0).clamp_min(1e-4))
+
+
 def test_rotation_changes_nothing_but_the_posteriors_form():
     generator = torch.Generator().manual_seed(0)
     loadings, noise = torch.randn(6, 3, generator=generator).double(), torch.rand(6, generator=generator).double() + 0.1

@@ -151,7 +151,8 @@ def covariance(batches: Batches, center: Tensor) -> Tensor:
 def _leading(matrix: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the largest eigenvalues (count,) and their vectors (d, count), the largest first."""
     values, vectors = torch.linalg.eigh(matrix)
-    return values[-count:].flip(0), vectors[:, -count:].flip(1)
+    kept = slice(len(values) - count, None)  # -count would keep all if count is 0
+    return values[kept].flip(0), vectors[:, kept].flip(1)
 
 
 def _subspace_iteration(batches: Batches, center: Tensor, count: int, num_latents: int) -> tuple[Tensor, Tensor]:

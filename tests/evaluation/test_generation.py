@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 
 from bype.evaluation import generation
-from bype.evaluation.generation import embed, interpolate, reconstruct, sample
+from bype.evaluation.generation import embed, generate_like, interpolate, reconstruct, sample
 from bype.models import conv_hvae, mlp_hvae, mlp_vae
 from bype.priors import GaussianPrior
 from bype.pseudocoreset.coreset import Pseudocoreset
@@ -57,9 +57,25 @@ def test_samples_have_the_exact_mean_and_covariance(two_levels, component):
         assert ((drawn.T.cov() - expected_covariance).abs() < 5 * scale * (2 / count) ** 0.5).all()
 
 
+def test_columns_of_a_table_vary_as_their_likelihood_says_unless_asked_otherwise():
+    model = linear_vae(mixture_prior(5), 0.0)
+    x = torch.zeros(20_000, 5, dtype=F64)
+    kinds = {}
+    for name, drawn in {
+        "rows": sample(model, 20_000, component=2, generator=torch.Generator().manual_seed(0)),
+        "means": sample(model, 20_000, component=2, with_noise=False, generator=torch.Generator().manual_seed(0)),
+        "like": generate_like(model, x, "posterior", generator=torch.Generator().manual_seed(0)),
+    }.items():
+        kinds[name] = drawn.var(0)
+    noise = model.likelihood.variance
+    # A sample variance has a standard error of sqrt(2 / n), 1%, of itself.
+    torch.testing.assert_close(kinds["rows"], kinds["means"] + noise, rtol=0.06, atol=0)
+    assert (kinds["like"] > 0.95 * noise).all()
+
+
 def test_one_pseudo_point_gives_samples_around_itself():
     model = linear_vae(mixture_prior(5), 0.0)
-    drawn = sample(model, 4000, component=2, generator=torch.Generator().manual_seed(0))
+    drawn = sample(model, 4000, component=2, with_noise=False, generator=torch.Generator().manual_seed(0))
     (a,) = (w.detach() for w in model.decoder.weights)
     z = (drawn - model.decoder.bias.detach()) @ torch.linalg.pinv(a).T
     prior = model.prior_distribution()
@@ -90,7 +106,8 @@ def test_chunks_and_a_prior_at_hand_change_nothing(monkeypatch):
     x = torch.rand(10, 6)
 
     def results() -> list[torch.Tensor]:
-        drawn = sample(model, 10, prior=model.prior_distribution(), generator=torch.Generator().manual_seed(1))
+        generator = torch.Generator().manual_seed(1)
+        drawn = sample(model, 10, with_noise=False, prior=model.prior_distribution(), generator=generator)
         return [drawn, embed(model, x), reconstruct(model, x)]
 
     whole = results()

@@ -19,6 +19,7 @@ from bype.evaluation.embedding import Embedded, EmbeddingOptions, embed_split
 from bype.evaluation.generation import embed, generate_like
 from bype.evaluation.inference import Embedder
 from bype.evaluation.pseudopoints import describe_points, points_of
+from bype.likelihoods import FixedGaussian
 from bype.objective import importance_weighted_bound
 from bype.priors import GaussianPrior
 from bype.run.directory import RunError
@@ -191,6 +192,7 @@ def test_each_generated_example_has_the_variance_of_its_own_posterior():
                 return mean, log_variance + x[:, :1] * np.log(10)
 
         model.encoder = Varying()
+        model.likelihood = FixedGaussian(1e-12, None)  # only the latents vary
     x = torch.tensor([[0.0] * 5, [2.0, 0, 0, 0, 0]], dtype=torch.float64)
     copies = x.repeat_interleave(4000, 0)
     made = generate_like(model, copies, "posterior", generator=torch.Generator().manual_seed(0))

@@ -1,6 +1,8 @@
 """What latent means know, against scikit-learn and closed forms."""
 
 import math
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,3 +122,13 @@ def test_an_evaluation_keeps_what_it_does_not_measure_again(bype_run):
     assert second.map == first.map
     assert len(first.map.x) == 75
     assert first.map.labels == run.store().split("test").labels(np.array(first.map.rows)).tolist()
+
+
+def test_the_linear_model_is_scored_on_the_same_examples_as_the_run(trained_features, tmp_path):
+    from bype.evaluation.density import DensityOptions
+
+    run = TrainedRun.open(Path(shutil.copytree(trained_features, tmp_path / "run")))
+    few = evaluate(run, "test", density=DensityOptions(5, 3), with_map=False, with_baseline=True)
+    more = evaluate(run, "test", density=DensityOptions(5, 6), with_map=False)
+    assert (few.density.num_images, few.baseline.num_examples) == (3, 3)
+    assert (more.density.num_images, more.baseline.num_examples) == (6, 6)

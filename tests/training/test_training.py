@@ -757,3 +757,13 @@ def test_tracked_runs_are_opened_whatever_their_size(store, tmp_path, monkeypatc
     config = replace(rule=TrackingSettings(scored_points=50), components=200, latent_dim=40, length="1 epoch")
     train(config, store, tmp_path / "run")
     assert len(TrainedRun.open(tmp_path / "run").model.prior.targets) == 200
+
+
+def test_the_vamp_prior_starts_at_examples_from_all_of_the_data():
+    """Data in the order of their classes: the first rows would all be of one class."""
+    x = torch.arange(100.0)[:, None].expand(100, 4) / 100
+    config = TrainingConfig(prior="vamp", vamp_start="examples", components=20, latent_dim=2, hidden=8)
+    model = build_model(config, (1, 2, 2), TensorSource(x.reshape(100, 1, 2, 2)))
+    starts = model.prior.pseudo_inputs.detach().flatten(1).mean(1)
+    assert starts.min() < 0.2
+    assert starts.max() > 0.8

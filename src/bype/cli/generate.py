@@ -35,7 +35,7 @@ class _Sample:
     like: ExampleNames = ()
     """Generate examples like these: image files, or row numbers of --split; a line for each, the given one first"""
     noise: bool = False
-    """Draw from the likelihood, as in the paper's Algorithm 1, instead of taking its mean"""
+    """Draw images from the likelihood, as in the paper's Algorithm 1, not its mean; rows of a table always are"""
     data: MaybePath = None
     """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None
@@ -78,7 +78,12 @@ def sample(words: list[str]) -> int:
             components = options.component or generation.heaviest_components(prior, options.heaviest)
             lines = [
                 generation.sample(
-                    model, options.count, component=k, with_noise=options.noise, prior=prior, generator=generator
+                    model,
+                    options.count,
+                    component=k,
+                    with_noise=options.noise or None,  # None draws rows of a table
+                    prior=prior,
+                    generator=generator,
                 )
                 for k in components or (None,)
             ]

@@ -203,7 +203,6 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
             scorer.model,
             n,
             label=None if y is None else self._class_number(y),
-            with_noise=not layout.is_image,
             prior=scorer.prior,
             generator=_generator(random_state),
         )

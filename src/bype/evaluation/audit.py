@@ -170,7 +170,7 @@ def audit_run(
     train = StoreSource(store.split("train"))
     scaling = _scaling(run, train)
     is_table = len(run.data.shape) == 1
-    drawn = sample(run.model, num_samples, with_noise=is_table, generator=generator_for(0, "audit"))
+    drawn = sample(run.model, num_samples, generator=generator_for(0, "audit"))
     made = {"samples": drawn.cpu()}
     if (own := run.model.prior.own_points()) is not None:
         heaviest = torch.argsort(own.probabilities, descending=True, stable=True)[:_MOST_POINTS].sort().values

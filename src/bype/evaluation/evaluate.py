@@ -119,8 +119,9 @@ def evaluate(
         with stage("laying out a map"):
             layout = _map(queries.mean * run.model.latent_scale, rows, query_labels)
     baseline = known.baseline if known else None
-    is_baseline_known = baseline is not None and measured is not None and baseline.num_examples == measured.num_images
-    if with_baseline and measured is not None and not is_baseline_known:
+    if baseline is not None and (measured is None or baseline.num_examples != measured.num_images):
+        with_baseline, baseline = True, None  # both are of the same examples, or they cannot be compared
+    if with_baseline and measured is not None and baseline is None:
         with stage("fitting a linear model"):
             baseline = measure_baseline(run, store, split, spread_rows(len(split), measured.num_images))
     evaluation = Evaluation(

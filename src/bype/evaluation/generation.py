@@ -21,7 +21,7 @@ def sample(
     *,
     component: int | None = None,
     label: int | None = None,
-    with_noise: bool = False,
+    with_noise: bool | None = None,
     prior: Distribution | None = None,
     generator: Randomness = None,
 ) -> Tensor:
@@ -39,7 +39,8 @@ def sample(
     label
         Draw from the components of this class; only pseudo-points with labels have these.
     with_noise
-        Draw from the likelihood, as in Algorithm 1; otherwise return its mean, which looks better.
+        Draw from the likelihood, as in Algorithm 1, or return its mean. ``None`` draws rows of a table, whose columns
+        would vary too little without it, and takes the mean of images, which looks better.
     prior
         The result of ``model.prior_distribution()``, to compute it once for many calls.
     generator
@@ -60,8 +61,7 @@ def sample(
         top = prior.component(component).sample((count,), generator=generator)
 
     def decode(rows: Tensor) -> Tensor:
-        output = model.decode(rows, generator=generator)
-        return model.likelihood.sample(output, generator=generator) if with_noise else model.likelihood.mean(output)
+        return _observed(model, model.decode(rows, generator=generator), with_noise, generator)
 
     return model.to_data_units(model.unflatten(_in_chunks(decode, top)))
 
@@ -77,7 +77,7 @@ def default_way(model: LatentModel) -> Way:
 
 @torch.no_grad()
 def generate_like(model: LatentModel, x: Tensor, way: Way, *, generator: Randomness = None) -> Tensor:
-    """Return one new example like each of ``x`` (B, *data_shape), as the mean of its likelihood.
+    """Return one new example like each of ``x`` (B, *data_shape): a draw for tables, a mean image for images.
 
     Parameters
     ----------
@@ -92,13 +92,22 @@ def generate_like(model: LatentModel, x: Tensor, way: Way, *, generator: Randomn
 
     def made(rows: Tensor) -> Tensor:
         if way == "posterior":
-            return model.likelihood.mean(model.posterior(rows).draw(1, generator=generator).output[0])
+            return _observed(model, model.posterior(rows).draw(1, generator=generator).output[0], None, generator)
         around = model.prior.around(model.encode(rows).mean)
         if around is None:
             raise ValueError(f"{type(model.prior).__name__} has no components around examples; draw from the posterior")
-        return model.likelihood.mean(model.decode(around.sample(generator=generator), generator=generator))
+        output = model.decode(around.sample(generator=generator), generator=generator)
+        return _observed(model, output, None, generator)
 
     return model.to_data_units(model.unflatten(_in_chunks(made, model.to_model_units(x))))
+
+
+def _observed(model: LatentModel, output: Tensor, with_noise: bool | None, generator: Randomness) -> Tensor:
+    """Return what a user sees of a decoder's output: a draw from the likelihood, or its mean."""
+    is_table = len(model.data_shape) == 1
+    if is_table if with_noise is None else with_noise:
+        return model.likelihood.sample(output, generator=generator)
+    return model.likelihood.mean(output)
 
 
 def heaviest_components(prior: Distribution, count: int) -> tuple[int, ...]:

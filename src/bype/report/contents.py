@@ -208,7 +208,7 @@ def _classes(run: TrainedRun, points: Coreset, generator: torch.Generator) -> li
 def _feature_summary(run: TrainedRun, store: Store, generator: torch.Generator) -> FeatureSummary:
     split = store.split(default_split(store))
     data = split.read(spread_rows(len(split), 2000)).astype(np.float64)
-    made = generation.sample(run.model, 2000, with_noise=True, generator=generator).double().numpy()
+    made = generation.sample(run.model, 2000, generator=generator).double().numpy()
     return FeatureSummary(
         feature_names(run.data),
         data.mean(0).tolist(),

@@ -22,7 +22,7 @@ from bype.likelihoods import (
 from bype.models import LatentModel, conv_hvae, dense_vae, mlp_hvae, mlp_vae, residual_vae
 from bype.models.linear_start import COLUMN_FLOOR
 from bype.priors import ExampleSource, ExemplarPrior, GaussianPrior, NearestExemplarPrior, Prior, VampPrior
-from bype.priors.base import MappedSource
+from bype.priors.base import MappedSource, draw_rows
 from bype.pseudocoreset.ascent import ELBOAscent
 from bype.pseudocoreset.coreset import Pseudocoreset
 from bype.pseudocoreset.joint import JointPseudocoresetPrior
@@ -175,7 +175,8 @@ def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: Example
             return GaussianPrior(config.latent_dim)
         case "vamp":
             if config.vamp_start == "examples":
-                start = VampPrior.start_at_examples(source.take(torch.arange(config.components)), generator=generator)
+                rows = draw_rows(len(source), config.components, replace=False, generator=generator)
+                start = VampPrior.start_at_examples(source.take(rows), generator=generator)
             else:
                 start = VampPrior.start_at_random(config.components, shape, generator=generator)
             return VampPrior(start, data_range)
