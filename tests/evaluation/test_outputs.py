@@ -1,5 +1,6 @@
 """Embeddings in parts, pseudo-points, augmentation."""
 
+import math
 import pickle
 import shutil
 
@@ -18,9 +19,10 @@ from bype.evaluation.augmentation import classifier_error, export_generated
 from bype.evaluation.embedding import Embedded, EmbeddingOptions, embed_split
 from bype.evaluation.generation import embed, generate_like
 from bype.evaluation.inference import Embedder
+from bype.evaluation.outliers import ScoreOptions, score_examples
 from bype.evaluation.pseudopoints import describe_points, points_of
+from bype.evaluation.scores import log_likelihood_by_shared_draws
 from bype.likelihoods import FixedGaussian
-from bype.objective import importance_weighted_bound
 from bype.priors import GaussianPrior
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun
@@ -112,20 +114,36 @@ def test_an_embedder_travels_small_and_says_of_which_model_it_is(bype_run):
     pickle.dumps(embedder)  # the run may be on the machines that will compute, and not on this one
 
 
-def test_batches_of_one_size_are_scored_with_noise_of_their_own(bype_run):
-    first, second = (np.full((1, 12, 12), shade, dtype=np.uint8) for shade in (100, 101))
-    drawn = []
+def test_the_score_of_an_example_is_the_same_by_every_route_and_in_every_batch(bype_run, tmp_path):
+    run = TrainedRun.open(bype_run)
+    store = run.store()
+    split = store.split("test")
+    embedder = Embedder(bype_run, num_samples=30)
+    images = split.read(np.arange(len(split)))
+    whole = embedder({"image": images})["log_likelihood"]
+    pieces = [embedder({"image": images[rows]})["log_likelihood"] for rows in (slice(40, None), slice(0, 40))]
+    embed_split(run, split, store.manifest.fingerprint, tmp_path / "out", EmbeddingOptions(num_samples=30))
+    with np.load(tmp_path / "out" / "part-000000.npz") as part:
+        written = part["log_likelihoods"]
+    scored = score_examples(run, "test", options=ScoreOptions(num_samples=30)).log_likelihood
+    # In float32 a sum of some hundred terms is good to about 1e-4 nats.
+    for other in (np.concatenate(pieces[::-1]), written):
+        np.testing.assert_allclose(whole, other, rtol=0, atol=1e-3)
+    # `bype score` adds the constant that makes the paper's squared error a density.
+    constant = math.prod(run.data.shape) * run.model.likelihood.log_normaliser
+    np.testing.assert_allclose(whole + constant, scored, rtol=0, atol=1e-3)
 
-    def draw(*arguments, generator, **keywords):
-        drawn.append(generator.initial_seed())
-        return importance_weighted_bound(*arguments, generator=generator, **keywords)
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("bype.evaluation.inference.importance_weighted_bound", draw)
-        for images in (first, second, first):
-            Embedder(bype_run, num_samples=2)({"image": images})
-    assert drawn[0] != drawn[1]
-    assert drawn[0] == drawn[2]
+def test_training_examples_are_left_out_of_a_prior_that_is_made_of_them(trained_exemplar, tmp_path):
+    run = TrainedRun.open(trained_exemplar)
+    store = run.store()
+    split = store.split("train")
+    embed_split(run, split, store.manifest.fingerprint, tmp_path / "out", EmbeddingOptions(num_samples=30))
+    with np.load(tmp_path / "out" / "part-000000.npz") as part:
+        written = part["log_likelihoods"]
+    x = StoreSource(split).read(np.arange(len(split)))
+    counted = log_likelihood_by_shared_draws(run.model, x, 30, run.model.prior_distribution()).numpy()
+    assert (written < counted).mean() > 0.9
 
 
 def test_an_interrupted_embedding_goes_on(bype_run, tmp_path, monkeypatch):

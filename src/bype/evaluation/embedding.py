@@ -18,11 +18,10 @@ from bype.data.sources.base import require_extra
 from bype.data.store import Split
 from bype.distributions import Distribution
 from bype.evaluation.generation import embed
-from bype.objective import importance_weighted_bound
-from bype.randomness import generator_for
+from bype.evaluation.scores import log_likelihood_by_shared_draws
 from bype.run.opened import TrainedRun
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 PART_ROWS = 2**14
 _CHUNK_ROWS = 256
 _LEFT_SECONDS = 60.0
@@ -111,12 +110,13 @@ def embed_split(
     _settle(out, identity)
     paths = [out / f"part-{number:06d}.{options.format}" for number in range(-(-len(split) // PART_ROWS))]
     prior = run.model.prior_distribution() if options.num_samples else None
+    is_training = split.name == "train" and fingerprint == run.data.fingerprint
     number, count = options.shard
     own = range(number, len(paths), count)
     for done, part in enumerate(own, start=1):
         if not paths[part].exists():
             ids = np.arange(part * PART_ROWS, min((part + 1) * PART_ROWS, len(split)), dtype=np.int64)
-            write_atomic(paths[part], _part(run, split, ids, options, prior))
+            write_atomic(paths[part], _part(run, split, ids, options, prior, is_training))
         report(min(done * PART_ROWS, len(split)), min(len(own) * PART_ROWS, len(split)))
     num_done = sum(path.exists() for path in paths)
     if num_done == len(paths):
@@ -126,18 +126,22 @@ def embed_split(
 
 
 def _part(
-    run: TrainedRun, split: Split, ids: NDArray[np.int64], options: EmbeddingOptions, prior: Distribution | None
+    run: TrainedRun,
+    split: Split,
+    ids: NDArray[np.int64],
+    options: EmbeddingOptions,
+    prior: Distribution | None,
+    is_training: bool,
 ) -> bytes:
-    """Return the content of a part's file."""
+    """Return the content of a part's file. Training examples are left out of a prior that is made of them."""
     source = StoreSource(split, run.model.device)
     means, scores = [], []
     for rows in np.array_split(ids, -(-len(ids) // _CHUNK_ROWS)):
         x = source.read(rows)
         means.append(embed(run.model, x))
-        if options.num_samples:
-            noise = generator_for(0, "scores", int(rows[0]))
-            bound = importance_weighted_bound(run.model, x, options.num_samples, prior=prior, generator=noise)
-            scores.append(bound.log_likelihood)
+        if prior is not None:
+            own = run.model.prior.leave_out(prior, torch.from_numpy(rows)) if is_training else prior
+            scores.append(log_likelihood_by_shared_draws(run.model, x, options.num_samples, own))
     content: dict[str, NDArray[Any]] = {"ids": ids, "means": torch.cat(means).cpu().numpy()}
     if split.has_labels:
         content["labels"] = split.labels(ids)

@@ -1,6 +1,5 @@
 """A trained model as one callable, for tools that map functions over batches of a large data set."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ from torch import Tensor
 from bype.data.examples import as_model_input
 from bype.distributions import Distribution
 from bype.evaluation.generation import embed
-from bype.objective import importance_weighted_bound
+from bype.evaluation.scores import log_likelihood_by_shared_draws
 from bype.plates import is_image_shape
-from bype.randomness import generator_for
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun, best_checkpoint
 
@@ -72,13 +70,9 @@ class Embedder:
         x = self._examples(batch[self.column], self._opened).to(self.device)
         rest = {name: values for name, values in batch.items() if name != self.column}
         found: dict[str, Any] = {**rest, "embedding": embed(self._opened.model, x).cpu().numpy()}
-        if self.num_samples:
-            content = hashlib.sha256(x.cpu().numpy().tobytes()).digest()  # so that each batch has its own noise
-            noise = generator_for(0, "scores", int.from_bytes(content[:4]))
-            bound = importance_weighted_bound(
-                self._opened.model, x, self.num_samples, prior=self._prior, generator=noise
-            )
-            found["log_likelihood"] = bound.log_likelihood.cpu().numpy()
+        if self._prior is not None:
+            scores = log_likelihood_by_shared_draws(self._opened.model, x, self.num_samples, self._prior)
+            found["log_likelihood"] = scores.cpu().numpy()
         return found
 
     @staticmethod

@@ -21,7 +21,6 @@ from bype.models.linear_start import fit_linear
 from bype.run.opened import TrainedRun, own_store
 
 _ROWS = 32
-_DRAWS_AT_ONCE = 64
 _NAMED_COLUMNS = 3
 
 Floats = NDArray[np.float64]
@@ -259,7 +258,7 @@ class _Scorer:
     @torch.no_grad()
     def _chunk(self, x: Tensor, prior: Distribution) -> list[Tensor]:
         model = self._model
-        log_likelihood = log_likelihood_by_shared_draws(model, x, self._num_samples, _DRAWS_AT_ONCE, prior)
+        log_likelihood = log_likelihood_by_shared_draws(model, x, self._num_samples, prior)
         scaled = model.to_model_units(x)
         posterior = model.posterior(scaled)
         at_mean = model.likelihood.log_prob(model.flatten(scaled), posterior.mean_output()).double()

@@ -15,19 +15,17 @@ _ROWS = 80
 _DRAWS_AT_ONCE = 25
 
 
-def log_likelihood_by_shared_draws(
-    model: LatentModel, x: Tensor, num_draws: int, draws_at_once: int, prior: Distribution
-) -> Tensor:
+def log_likelihood_by_shared_draws(model: LatentModel, x: Tensor, num_draws: int, prior: Distribution) -> Tensor:
     """Estimate log p(x) (B,) of examples (B, *data_shape) with draws that are the same for every example.
 
-    The number of draws that are made at once must not depend on the examples, or the draws would.
+    So the value of an example does not depend on what is scored beside it, nor in which order.
     """
     return importance_weighted_bound(
         model,
         x,
         num_draws,
         prior=prior,
-        max_rows=draws_at_once * len(x),
+        max_rows=_DRAWS_AT_ONCE * len(x),  # it must not depend on the examples, or the draws would
         generator=SharedRows(generator_for(0, "scores")),
     ).log_likelihood
 
@@ -56,6 +54,4 @@ class Scorer:
     def log_likelihood(self, x: Tensor, num_draws: int) -> Tensor:
         """Return importance-weighted estimates of log p(x) (B,) for examples (B, *data_shape), in nats."""
         chunks = [rows.to(self.model.device, torch.float64) for rows in torch.split(x, _ROWS)]
-        return torch.cat(
-            [log_likelihood_by_shared_draws(self.model, c, num_draws, _DRAWS_AT_ONCE, self.prior) for c in chunks]
-        )
+        return torch.cat([log_likelihood_by_shared_draws(self.model, rows, num_draws, self.prior) for rows in chunks])
