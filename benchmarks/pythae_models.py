@@ -90,7 +90,7 @@ class ScaledVAMP(_Scaled, VAMP):
         return found
 
 
-def build(kind: str, network: str, variance: float, latent_dim: int, pseudo_inputs: Tensor) -> ScaledVAE | ScaledVAMP:
+def build(kind: str, network: str, latent_dim: int, pseudo_inputs: Tensor) -> ScaledVAE | ScaledVAMP:
     """Return a model of pythae; a VAMP has its pseudo-inputs (C, *shape) begin at these examples."""
     shape = tuple(pseudo_inputs.shape[1:])
     parts = {"encoder": _Encoder(network, shape, latent_dim), "decoder": _Decoder(network, shape, latent_dim)}
@@ -102,5 +102,4 @@ def build(kind: str, network: str, variance: float, latent_dim: int, pseudo_inpu
         with torch.no_grad():  # its own start is near black, where half of the pixels get no gradient
             model.pseudo_inputs[0].weight.copy_(pseudo_inputs.flatten(1).T)
             model.pseudo_inputs[0].bias.zero_()
-    model.noise_variance = variance
     return model
