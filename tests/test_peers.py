@@ -1,12 +1,14 @@
 """Scores of other libraries' models are made from importance weights in closed form where there is one."""
 
+import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 from torch import nn
 
-from peers import Draws, draw
+from peers import Draws, draw, pages, record_file
 
 PIXELS, LATENTS, NOISE = 6, 2, 0.01
 
@@ -53,3 +55,28 @@ def test_the_best_variance_is_that_of_the_errors():
     assert math.isclose(draws.best_variance(), float(errors.var(correction=0)), rel_tol=0.02)  # the grid's step is 1 %
     scored = torch.distributions.Normal(0.0, errors.square().mean().sqrt()).log_prob(errors).sum(1).mean()
     assert math.isclose(draws.negative_elbo(), -float(scored), rel_tol=1e-9)
+
+
+def test_a_peer_is_printed_below_ours(tmp_path):
+    record = {
+        "set": "faces",
+        "model": "VAMP",
+        "seed": 0,
+        "setting": {"variance": None, "network": "conv", "learning_rate": 0.003},
+        "steps": 1200,
+        "kept_step": 900,
+        "test": {
+            "negative_log_likelihood": {"value": -1234.56, "error": 7.0},
+            "knn_accuracy": 0.5,
+            "squared_error": 20.0,
+        },
+    }
+    record_file(tmp_path, "faces", "VAMP", 0).write_text(json.dumps(record))
+    own_folder = Path(__file__).parent.parent / "results" / "own-data"
+    *_, ours, peer = pages(tmp_path, own_folder)
+    own = json.loads((own_folder / "faces-0.json").read_text())["evaluation"]
+    cells = [cell.strip() for cell in ours.split("|")[1:-1]]
+    assert cells[2:4] == ["ours", f"{own['density']['negative_log_likelihood']['value']:,.1f}"]
+    assert peer == (
+        "| faces | 0 | pythae's VAMP | -1,234.6 | 7.0 | 50.0 | 20.00 | 1,200 | 900 | conv | fitted | 0.003 |"
+    )
