@@ -6,10 +6,11 @@ Run from the root of the repository, while nothing else runs::
     python benchmarks/own_data.py --out results/own-data --page
 
 ``--images`` holds the folders ``fashion-mnist`` and ``cifar10``, as they are downloaded; ``--tables`` the ``.npz``
-files of ADBench with X and y; ``--faces`` folders of face images. What is left out is not run. A set is a folder of
-PNG files or a ``.npy`` file; ``bype fit DATA --out RUN --minutes M --seed S`` is all that happens to it. Columns with
-ten values or fewer are left out of tables. Every model is scored on the same test examples, in nats of the same pixels
-or columns; tables with the same smallest variance, a hundredth of a column's spread, squared.
+files of ADBench with X and y; ``--faces`` folders of face images; ``--celeba`` some thousands of CelebA's aligned
+JPEG files, which are for research only: neither they nor pictures made of them belong in a repository. What is left out
+is not run. A set is a folder of images or a ``.npy`` file; ``bype fit DATA --out RUN --minutes M --seed S`` is all that
+happens to it. Columns with ten values or fewer are left out of tables. Every model is scored on the same test examples,
+in nats of the same pixels or columns; tables with the same smallest variance, (a hundredth of a column's spread)².
 """
 
 import argparse
@@ -76,7 +77,9 @@ def varied_columns(x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(x[:, kept], dtype=np.float32)
 
 
-def image_sets(images: Path | None, faces: Path | None) -> dict[str, Callable[[Path], Path]]:
+def image_sets(
+    images: Path | None, faces: Path | None, celeba: Path | None = None
+) -> dict[str, Callable[[Path], Path]]:
     """Return the sets of images by name: functions that write them to a folder and return what to fit."""
     sets: dict[str, Callable[[Path], Path]] = {}
 
@@ -95,6 +98,8 @@ def image_sets(images: Path | None, faces: Path | None) -> dict[str, Callable[[P
         sets["cifar10-50000"] = lambda folder: photographs
     if faces is not None:
         sets["faces"] = lambda folder: faces
+    if celeba is not None:
+        sets["celeba"] = lambda folder: celeba
     return sets
 
 
@@ -262,6 +267,7 @@ def main() -> int:
     parser.add_argument("--images", type=Path, help="the folder with fashion-mnist and cifar10")
     parser.add_argument("--tables", type=Path, help="the folder with the tables of ADBench")
     parser.add_argument("--faces", type=Path, help="a folder of faces")
+    parser.add_argument("--celeba", type=Path, help="a folder of aligned faces of CelebA")
     parser.add_argument("--out", type=Path, required=True, help="write records to this folder; what is there is kept")
     parser.add_argument("--seeds", type=int, default=3, help="fit each set so many times")
     parser.add_argument("--minutes", type=float, default=2.5, help="train images for so long")
@@ -273,7 +279,7 @@ def main() -> int:
     if options.page:
         print("\n".join(pages(options.out)))
         return 0
-    images, tables = image_sets(options.images, options.faces), table_sets(options.tables)
+    images, tables = image_sets(options.images, options.faces, options.celeba), table_sets(options.tables)
     for seed in range(1 if options.every_day else options.seeds):
         for name, make in {**images, **tables}.items():
             is_wanted = options.only in name and (not options.every_day or name in EVERY_DAY)
