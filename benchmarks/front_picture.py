@@ -24,16 +24,16 @@ from bype.plates import to_bytes
 from bype.run.opened import TrainedRun
 
 LINES, COLUMNS = 4, 8
-SIDE, GAP, MARGIN, TITLE = 56, 4, 28, 34  # in pixels
-INK, PAPER, MARK = "#1a1a1a", "#ffffff", "#c0392b"
+SIDE, GAP, MARGIN, TITLE, LETTERS = 56, 4, 28, 36, 22  # in pixels
+INK, CLEAR, MARK = "#7d8694", (0, 0, 0, 0), "#d64533"  # to be read on white and on black
 
 
 def panel(title: str, images: np.ndarray, weights: np.ndarray | None = None, marks_first: bool = False) -> Image.Image:
     """Lay out images under a title; bars under them show weights, the first of each line may be marked."""
     pitch = SIDE + GAP
-    sheet = Image.new("RGB", (COLUMNS * pitch - GAP, TITLE + LINES * (pitch + GAP) - GAP), PAPER)
+    sheet = Image.new("RGBA", (COLUMNS * pitch - GAP, TITLE + LINES * (pitch + GAP) - GAP), CLEAR)
     draw = ImageDraw.Draw(sheet)
-    draw.text((0, 0), title, INK, ImageFont.load_default(20))
+    draw.text((0, 0), title, INK, ImageFont.load_default(LETTERS))
     for number, pixels in enumerate(images[: LINES * COLUMNS]):
         line, column = divmod(number, COLUMNS)
         x, y = column * pitch, TITLE + line * (pitch + GAP)
@@ -64,18 +64,18 @@ def main() -> int:
         panel("test images", to_bytes(real.numpy())),
         panel("random samples", to_bytes(made.numpy())),
         panel(
-            f"the heaviest of {len(points.points)} pseudo-points, their weights",
+            f"the heaviest of {len(points.points)} points, weights in red",
             to_bytes(points.points),
             points.weights,
         ),
         panel("more like the first of each line", to_bytes(like.numpy()), marks_first=True),
     ]
     width, height = panels[0].size
-    picture = Image.new("RGB", (2 * width + 3 * MARGIN, 2 * height + 3 * MARGIN), PAPER)
+    picture = Image.new("RGBA", (2 * width + MARGIN, 2 * height + MARGIN), CLEAR)
     for place, sheet in enumerate(panels):
         line, column = divmod(place, 2)
-        picture.paste(sheet, (MARGIN + column * (width + MARGIN), MARGIN + line * (height + MARGIN)))
-    picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=128).save(options.out, optimize=True)
+        picture.paste(sheet, (column * (width + MARGIN), line * (height + MARGIN)))
+    picture.save(options.out, optimize=True)
     return 0
 
 

@@ -22,6 +22,7 @@ html_theme = "furo"
 html_title = "bype"
 html_static_path = ["_static"]
 html_css_files = ["pictures.css"]
+html_theme_options = {"top_of_page_buttons": []}
 exclude_patterns = ["_build", "gallery"]
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
@@ -32,6 +33,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "reset_modules": ("matplotlib", "pictures.set_style"),
     "image_srcset": ["2x"],
+    "thumbnail_size": (480, 200),  # most pictures are wide
     "download_all_examples": False,
     "show_signature": False,
     "capture_repr": (),
@@ -47,9 +49,15 @@ def _escape_stars(app, what, name, obj, options, lines):
     lines[:] = [re.sub(r"\*(?=data_shape|shape)", r"\\*", line) for line in lines]
 
 
+def _trim_blocks(app, docname, source):
+    """Leave out the blank line at the end of a block, which doctest needs and a page does not."""
+    source[0] = re.sub(r"\n\n```\n(?=\n|\Z)", "\n```\n", source[0])
+
+
 def setup(app):
     """Connect what is above, and draw what pages show."""
     import house
 
     house.write(Path(__file__).parent / "development" / "house.svg")
     app.connect("autodoc-process-docstring", _escape_stars)
+    app.connect("source-read", _trim_blocks)

@@ -12,7 +12,7 @@ from statistics import mean
 
 SOURCE = Path(__file__).parent.parent / "src" / "bype"
 WIDTH, ROW, BOX, MARGIN = 720, 62, 30, 20
-LETTER = 7.4  # the width of a letter at this size, about
+LETTER = 8.3  # the width of a letter at this size, about
 NOT_DRAWN = {"__init__", "__main__"}
 
 
@@ -88,16 +88,18 @@ def draw(graph: dict[str, set[str]]) -> str:
     band = f'<rect x="4" y="4" width="{WIDTH - 8}" height="{BOX + 2 * MARGIN - 8}" rx="8" class="band"/>'
     height = 3 * MARGIN + (len(rows) - 1) * ROW + BOX
     style = (
-        "rect{fill:#f3f6fa;stroke:#2b6cb0}.band{fill:#fbf6ee;stroke:none}"
-        "text{font:13px sans-serif;text-anchor:middle;fill:#1a1a1a}"
+        "rect{fill:#f3f6fa;stroke:#2b6cb0}.band{fill:#fbf6ee;stroke:none}.ground{fill:#fff;stroke:none}"
+        "text{font:15px sans-serif;text-anchor:middle;fill:#1a1a1a}"
         "path{fill:none;stroke:#718096;stroke-width:1.2;marker-end:url(#tip)}#tip path{fill:#718096;stroke:none}"
+        "@media(prefers-color-scheme:dark){rect{fill:#1d2733;stroke:#5b9bd5}.band{fill:#262219;stroke:none}"
+        ".ground{fill:#131416;stroke:none}text{fill:#e9ebef}}"
     )
     tip = (
         '<marker id="tip" viewBox="0 0 8 8" refX="4" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0 8 4 0 8z" style="marker-end:none"/></marker>'
     )
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">'
-    ground = f'<rect width="{WIDTH}" height="{height}" style="fill:#ffffff;stroke:none"/>'
+    ground = f'<rect width="{WIDTH}" height="{height}" class="ground"/>'
     return "\n".join([head, f"<style>{style}</style><defs>{tip}</defs>{ground}", band, *arrows, *boxes, "</svg>\n"])
 
 

@@ -1,4 +1,6 @@
-"""How pictures of the gallery look."""
+"""How pictures of the gallery look: on a clear ground and in colours that can be read on white and on black."""
+
+GREY = "#7d8694"
 
 
 def set_style(gallery_conf, fname):
@@ -13,6 +15,10 @@ def set_style(gallery_conf, fname):
             "axes.titlesize": 10,
             "axes.spines.top": False,
             "axes.spines.right": False,
-            "axes.prop_cycle": mpl.cycler(color=["#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#718096"]),
+            "axes.prop_cycle": mpl.cycler(color=["#3182ce", "#d9692b", "#38a169", "#8b6fd6", GREY]),
+            "axes.facecolor": "none",
+            "figure.facecolor": "none",
+            "legend.framealpha": 0,
+            **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), GREY),
         }
     )

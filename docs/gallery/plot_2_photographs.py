@@ -76,4 +76,4 @@ show(
 order = vae.score_samples(pieces).argsort()
 show(np.concatenate([pieces[order[:12]], pieces[order[-12:]]]))
 
-# sphinx_gallery_thumbnail_number = 4
+# sphinx_gallery_thumbnail_number = 1

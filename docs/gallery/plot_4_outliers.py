@@ -36,7 +36,7 @@ for name, chosen in (
     ("malignant", is_outlier == 1),
 ):
     axes.hist(scores[chosen].clip(bins[0]), bins, alpha=0.6, label=name)
-axes.axvline(vae.offset_, color="black", linewidth=1)
+axes.axvline(vae.offset_, color="gray", linewidth=1)
 axes.set(xlabel="log p(x) in nats; the leftmost bar has all below", ylabel="rows")
 axes.legend(frameon=False)
 found = vae.predict(test) == -1

@@ -63,7 +63,7 @@ axes.plot(
     sizes, np.mean(random, axis=1), "x-", label="random examples, mean of ten draws"
 )
 axes.plot(np.repeat(sizes, 10), np.ravel(random), "x", color="#718096", alpha=0.5)
-axes.axhline(everything, color="black", linewidth=1, label=f"all {len(train)} examples")
+axes.axhline(everything, color="gray", linewidth=1, label=f"all {len(train)} examples")
 axes.set(
     xlabel="points",
     ylabel="accuracy on test images",

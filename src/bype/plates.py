@@ -27,22 +27,27 @@ def to_bytes(pixels: NDArray[Any]) -> NDArray[np.uint8]:
     return np.clip(np.floor(np.asarray(pixels, dtype=np.float64) * 256), 0, 255).astype(np.uint8)
 
 
-def plate(lines: Sequence[NDArray[np.uint8]]) -> Image.Image:
-    """Lay out images in lines, each (n, channels, height, width) in bytes; lines may differ in n."""
+def plate(lines: Sequence[NDArray[np.uint8]], *, is_clear: bool = False) -> Image.Image:
+    """Lay out images in lines, each (n, channels, height, width) in bytes; lines may differ in n.
+
+    The ground is white, or clear: then a page shows through, be it light or dark.
+    """
     channels, height, width = next(line.shape[1:] for line in lines if len(line))
     columns = max(len(line) for line in lines)
     size = (columns * (width + _GAP) - _GAP, len(lines) * (height + _GAP) - _GAP)
-    sheet = Image.new("L" if channels == 1 else "RGB", size, "white")
+    mode = "L" if channels == 1 else "RGB"
+    sheet = Image.new(mode + "A", size, (255,) * channels + (0,)) if is_clear else Image.new(mode, size, "white")
     for number, line in enumerate(lines):
         for column, pixels in enumerate(line):
             picture = Image.fromarray(pixels[0] if channels == 1 else pixels.transpose(1, 2, 0))
-            sheet.paste(picture, (column * (width + _GAP), number * (height + _GAP)))
+            sheet.paste(picture.convert(sheet.mode), (column * (width + _GAP), number * (height + _GAP)))
     return sheet
 
 
-def grid(images: NDArray[np.uint8], columns: int) -> Image.Image:
-    """Lay out images (n, channels, height, width) line by line."""
-    return plate([images[first : first + columns] for first in range(0, len(images), columns)])
+def grid(images: NDArray[np.uint8], columns: int, *, is_clear: bool = False) -> Image.Image:
+    """Lay out images (n, channels, height, width) line by line, as ``plate`` does."""
+    lines = [images[first : first + columns] for first in range(0, len(images), columns)]
+    return plate(lines, is_clear=is_clear)
 
 
 def png(picture: Image.Image, scale: int = 1) -> bytes:

@@ -67,15 +67,15 @@ def checked(page: str) -> Checker:
 
 
 def headings(checker: Checker) -> list[str]:
-    wanted = {"In numbers", "Training", "Samples", "Samples by component", "Pseudocoreset", "Reconstructions",
-              "Interpolations", "Features", "Least likely examples", "Map", "Nearest neighbours",
-              "Augmentation"}  # fmt: skip
+    wanted = {"In numbers", "Training", "Samples", "Samples by component", "Pseudocoreset", "Weights of the points",
+              "Classes", "Reconstructions", "Interpolations", "Features", "Least likely examples", "Map",
+              "Nearest neighbours", "Augmentation"}  # fmt: skip
     return [text for text in checker.texts if text in wanted]
 
 
 def pictures(page: str) -> dict[str, np.ndarray]:
     found = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)"', page)
-    return {alt: np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))) for data, alt in found}
+    return {alt: np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("L")) for data, alt in found}
 
 
 def tile(sheet: np.ndarray, line: int, column: int, size: int = 12) -> np.ndarray:
@@ -92,8 +92,8 @@ def test_the_page_of_one_run_has_every_part(evaluated):
     page = render([gather(evaluated, "first")])
     checker = checked(page)
     assert headings(checker) == [
-        "In numbers", "Training", "Samples", "Samples by component", "Pseudocoreset", "Reconstructions",
-        "Interpolations", "Least likely examples", "Map", "Nearest neighbours",
+        "Training", "In numbers", "Samples", "Samples by component", "Pseudocoreset", "Weights of the points",
+        "Classes", "Reconstructions", "Interpolations", "Least likely examples", "Map", "Nearest neighbours",
     ]  # fmt: skip
     text = " ".join(checker.texts)
     assert "pseudocoreset of 20 points, moved by psvi" in text
@@ -141,7 +141,7 @@ def test_the_least_likely_examples_are_shown_with_their_scores(evaluated):
     worst = found.least_likely(8)
     assert [example.row for example in contents.unusual] == found.rows[worst].tolist()
     text = " ".join(checked(page).texts)
-    assert f"{found.log_likelihood[worst[0]]:,.1f}" in text
+    assert f"{found.log_likelihood[worst[0]]:,.1f}".replace("-", "−") in text
     assert "Of 75 test examples." in text
     picture = pictures(page)[f"Row {found.rows[worst[3]]}, first"]
     assert np.array_equal(picture, run.store().split("test").read(found.rows[worst[3:4]])[0, 0])
@@ -170,7 +170,7 @@ def test_without_labels_pseudocoreset_or_evaluation_the_page_is_whole(trained_ga
     run = Path(shutil.copytree(trained_gaussian, tmp_path / "plain"))
     page = render([gather(run, "plain")])
     assert headings(checked(page)) == [
-        "In numbers", "Training", "Samples", "Reconstructions", "Interpolations", "Least likely examples",
+        "Training", "In numbers", "Samples", "Reconstructions", "Interpolations", "Least likely examples",
     ]  # fmt: skip
     assert "There is no evaluation yet" in page
     evaluate(TrainedRun.open(run), "test", density=DensityOptions(5))
@@ -186,7 +186,7 @@ def test_without_its_data_the_page_shows_what_the_model_alone_can(evaluated):
     (evaluated / "config.json").write_text(json.dumps(config))
     page = render([gather(evaluated, "lost")])
     assert headings(checked(page)) == [
-        "In numbers", "Training", "Samples", "Samples by component", "Map", "Nearest neighbours",
+        "Training", "In numbers", "Samples", "Samples by component", "Map", "Nearest neighbours",
     ]  # fmt: skip
     assert "The data are not available" in page
     moved = render([gather(evaluated, "found", Path(store))])
@@ -220,6 +220,11 @@ def test_plates_lay_out_what_they_are_given():
     colour = np.zeros((1, 3, 2, 2), dtype=np.uint8)
     colour[0, 1] = 9
     assert np.asarray(plate([colour])).tolist() == [[[0, 9, 0]] * 2] * 2
+    clear = np.asarray(grid(images, 3, is_clear=True))
+    assert np.array_equal(clear[..., 0], sheet)
+    assert (clear[..., 1] == 0).sum() == (sheet == 255).sum()  # the ground, and it alone
+    assert (clear[..., 1][sheet < 255] == 255).all()
+    assert np.asarray(plate([colour], is_clear=True)).tolist() == [[[0, 9, 0, 255]] * 2] * 2
 
 
 def test_charts_put_values_where_they_belong():

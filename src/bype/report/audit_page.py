@@ -29,7 +29,8 @@ def audit_page(name: str, audit: Audit, shown: Sequence[Shown], is_image: bool) 
         content = _pairs_table(group)
         if is_image:
             text += f" The upper line shows the {group.kind}, the lower line the training example nearest to each."
-            content = picture_of(plate([to_bytes(pairs.made), to_bytes(pairs.real)]), f"Closest {group.kind}, {name}")
+            lines = plate([to_bytes(pairs.made), to_bytes(pairs.real)], is_clear=True)
+            content = picture_of(lines, f"Closest {group.kind}, {name}")
         cards.append(card(group.kind.capitalize(), content, element("figcaption", text)))
     return whole_page(
         f"Audit of {name}",

@@ -54,16 +54,15 @@ def heading(runs: Sequence[RunContents], run: RunContents) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> Markup:
-    """Return a table; rows without any content are left out."""
+    """Return a table; rows without any content are left out, and so is a head without words."""
     top = element("tr", *[element("th", cell, scope="col") for cell in head])
+    above = element("thead", top) if any(head) else Markup("")
     lines = [
         element("tr", element("th", name, scope="row"), *[element("td", cell) for cell in cells])
         for name, cells in rows
         if any(cell for cell in cells)
     ]
-    return element(
-        "div", element("table", element("thead", top), element("tbody", *lines)), class_="scroll", tabindex="0"
-    )
+    return element("div", element("table", above, element("tbody", *lines)), class_="scroll", tabindex="0")
 
 
 def key(text: str, kind: str) -> Markup:

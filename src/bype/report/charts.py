@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bype.report.markup import Markup, element, join
+from bype.report.markup import Markup, element, join, minus
 
 _WIDTH, _HEIGHT = 420, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 68, 12, 10, 36
@@ -169,9 +169,11 @@ def _axes(across: _Scale, up: _Scale, x_label: str, y_label: str, x_ticks: Seque
     parts = []
     for value in ticks(up.low, up.high):
         parts.append(element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=up(value), y2=up(value), class_="grid"))
-        parts.append(element("text", f"{value:,}", x=_LEFT - 6, y=up(value) + 4, class_="end"))
+        parts.append(element("text", minus(f"{value:,}"), x=_LEFT - 6, y=up(value) + 4, class_="end"))
     labelled = ticks(across.low, across.high) if x_ticks is None else x_ticks
-    parts += [element("text", f"{value:,}", x=across(value), y=bottom + 16, class_="middle") for value in labelled]
+    parts += [
+        element("text", minus(f"{value:,}"), x=across(value), y=bottom + 16, class_="middle") for value in labelled
+    ]
     parts.append(element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=bottom, y2=bottom, class_="axis"))
     parts.append(element("text", x_label, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=_HEIGHT - 3, class_="middle label"))
     middle = (_TOP + bottom) / 2

@@ -166,29 +166,29 @@ def _add_images(contents: RunContents, run: TrainedRun, store: Store | None, gen
     model = run.model
     prior = model.prior_distribution()
     made = generation.sample(model, _COLUMNS * _LINES, prior=prior, generator=generator)
-    contents.samples = grid(to_bytes(made.numpy()), _COLUMNS)
+    contents.samples = grid(to_bytes(made.numpy()), _COLUMNS, is_clear=True)
     if isinstance(prior, NormalMixture):
         lines = [
             generation.sample(model, _COLUMNS, component=k, prior=prior, generator=generator)
             for k in generation.heaviest_components(prior, _LINES)
         ]
-        contents.plates = plate([to_bytes(line.numpy()) for line in lines])
+        contents.plates = plate([to_bytes(line.numpy()) for line in lines], is_clear=True)
     if store is None:
         return
     split = store.split(default_split(store))
     x = StoreSource(split).read(spread_rows(len(split), 3 * _COLUMNS))
     made = generation.reconstruct(model, x)
     pairs = zip(torch.split(x, _COLUMNS), torch.split(made, _COLUMNS), strict=True)
-    contents.reconstructions = plate([to_bytes(line.numpy()) for pair in pairs for line in pair])
+    contents.reconstructions = plate([to_bytes(line.numpy()) for pair in pairs for line in pair], is_clear=True)
     if len(x) >= 2:
         ends = x[: min(2 * _LINES, len(x) // 2 * 2)]
         ways = [generation.interpolate(model, ends[k], ends[k + 1], _COLUMNS) for k in range(0, len(ends), 2)]
-        contents.interpolations = plate([to_bytes(way.numpy()) for way in ways])
+        contents.interpolations = plate([to_bytes(way.numpy()) for way in ways], is_clear=True)
 
 
 def _add_points(contents: RunContents, points: Coreset, store: Store) -> None:
-    contents.coreset = grid(to_bytes(points.points[: _COLUMNS * _LINES]), _COLUMNS)
-    contents.nearest = plate(points.with_neighbours(store.split("train"), _LINES, _COLUMNS - 1))
+    contents.coreset = grid(to_bytes(points.points[: _COLUMNS * _LINES]), _COLUMNS, is_clear=True)
+    contents.nearest = plate(points.with_neighbours(store.split("train"), _LINES, _COLUMNS - 1), is_clear=True)
 
 
 def _classes(run: TrainedRun, points: Coreset, generator: torch.Generator) -> list[ClassOfPoints]:
@@ -199,9 +199,10 @@ def _classes(run: TrainedRun, points: Coreset, generator: torch.Generator) -> li
         own = labels == label
         if np.any(own):
             made = generation.sample(run.model, _CLASS_SAMPLES, label=label, prior=prior, generator=generator)
-            heaviest = to_bytes(points.points[own][:_CLASS_POINTS])
+            heaviest = plate([to_bytes(points.points[own][:_CLASS_POINTS])], is_clear=True)
+            samples = plate([to_bytes(made.numpy())], is_clear=True)
             share = float(points.weights[own].sum() / points.weights.sum())
-            found.append(ClassOfPoints(name, share, int(own.sum()), plate([heaviest]), plate([to_bytes(made.numpy())])))
+            found.append(ClassOfPoints(name, share, int(own.sum()), heaviest, samples))
     return found
 
 

@@ -28,6 +28,17 @@ def element(tag: str, /, *children: str, **attributes: str | float | None) -> Ma
     return Markup(f"<{tag}{written}>" if tag in _VOID else f"<{tag}{written}>{content}</{tag}>")
 
 
+def minus(number: str) -> str:
+    """Return a number with a minus sign in place of a hyphen, so that it is as wide as a plus sign.
+
+    Examples
+    --------
+    >>> minus("-2.5 ± 0.1")
+    '−2.5 ± 0.1'
+    """
+    return number.replace("-", "−")
+
+
 def join(*parts: Markup) -> Markup:
     """Return pieces of markup one after the other."""
     return Markup("".join(parts))

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from bype.evaluation.records import Density, Estimate, Representation
-from bype.report.blocks import section, table
+from bype.report.blocks import heading, section, table
 from bype.report.contents import RunContents
-from bype.report.markup import Markup
+from bype.report.markup import Markup, minus
 
 UNITS = "Nats per example; smaller is better. ± is one standard error over examples."
 _NETWORKS = {
@@ -14,6 +14,16 @@ _NETWORKS = {
     "convhvae": "ConvHVAE",
     "residual": "residual VAE",
     "dense": "dense VAE that began as a linear model",
+}
+
+_LIKELIHOODS = {
+    "squared-error": "squared error",
+    "learned-gaussian": "Gaussian with a learned variance",
+    "diagonal-gaussian": "Gaussian with a learned variance for each column",
+    "conditional-gaussian": "Gaussian whose variances depend on the latents",
+    "gaussian": "Gaussian",
+    "bernoulli": "Bernoulli",
+    "discretised-logistic": "discretised logistic",
 }
 
 
@@ -41,9 +51,9 @@ def number_lines(runs: Sequence[RunContents]) -> list[tuple[str, list[str]]]:
 
     add("Network", lambda run: f"{_NETWORKS[run.config.network]}, {run.config.latent_dim} latents")
     add("Prior", _describe_prior)
-    add("Likelihood", lambda run: run.config.likelihood.replace("-", " "))
+    add("Likelihood", lambda run: _LIKELIHOODS[run.config.likelihood])
     add("Trained on", _trained_on)
-    add("Model of", _model_of)
+    add("Model kept", _model_of)
     add("Evaluated on", lambda run: _evaluated_on(run))
     add("Negative log-likelihood", _likelihood)
     add("As a density (variance ½)", _normalised)
@@ -62,7 +72,9 @@ def number_lines(runs: Sequence[RunContents]) -> list[tuple[str, list[str]]]:
 
 def numbers(runs: Sequence[RunContents]) -> Markup:
     """Return the table of all that is known about the runs."""
-    return section("In numbers", UNITS, table(["", *[run.name for run in runs]], number_lines(runs)), is_wide=True)
+    return section(
+        "In numbers", UNITS, table(["", *[heading(runs, run) for run in runs]], number_lines(runs)), is_wide=True
+    )
 
 
 def _trained_on(run: RunContents) -> str:
@@ -75,7 +87,7 @@ def _model_of(run: RunContents) -> str:
     epoch = next((line.epoch for line in run.metrics if line.step == run.step), None)
     when = f"step {run.step:,}" if epoch is None else f"epoch {epoch:g} (step {run.step:,})"
     last = max((line.epoch for line in run.metrics), default=None)
-    return when if last is None else f"{when} of {last:g} trained, seed {run.config.seed}"
+    return when if last is None else f"that of {when}; {last:g} epochs, seed {run.config.seed}"
 
 
 def _evaluated_on(run: RunContents) -> str:
@@ -143,4 +155,4 @@ def _active(run: RunContents) -> str:
 
 
 def _pm(estimate: Estimate) -> str:
-    return f"{estimate.value:.3f}\u00a0±\u00a0{estimate.error:.3f}"
+    return minus(f"{estimate.value:.3f}\u00a0±\u00a0{estimate.error:.3f}")

@@ -6,7 +6,18 @@ from bype.report.blocks import pictures
 from bype.report.contents import RunContents
 from bype.report.markup import Markup, element, join
 from bype.report.numbers import numbers
-from bype.report.sections import augmentation, classes, coreset, features, how_good, maps, neighbours, training, unusual
+from bype.report.sections import (
+    augmentation,
+    classes,
+    coreset,
+    features,
+    how_good,
+    maps,
+    neighbours,
+    training,
+    unusual,
+    weights,
+)
 from bype.report.style import STYLE
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -14,7 +25,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 def render(runs: Sequence[RunContents]) -> str:
     """Return the page for one run, or several side by side."""
-    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs side by side"
+    title = f"A model of {runs[0].data.source}" if len(runs) == 1 else f"{len(runs)} runs side by side"
     return whole_page(title, _subtitle(runs), _notes(runs), _sections(runs), is_flow=len(runs) == 1)
 
 
@@ -43,6 +54,8 @@ def _notes(runs: Sequence[RunContents]) -> list[str]:
 
 
 def _subtitle(runs: Sequence[RunContents]) -> str:
+    if len(runs) == 1:
+        return f"Trained on {runs[0].data.num_train:,} examples. The name of the run: {runs[0].name}."
     sources = list(dict.fromkeys(run.data.source for run in runs))
     return "Trained on " + ", ".join(sources) + "."
 
@@ -50,8 +63,8 @@ def _subtitle(runs: Sequence[RunContents]) -> str:
 def _sections(runs: Sequence[RunContents]) -> list[Markup]:
     return [
         how_good(runs),
-        numbers(runs),
         training(runs),
+        numbers(runs),
         pictures(runs, "Samples", "Drawn from the prior and decoded.", lambda run: run.samples),
         pictures(
             runs,
@@ -60,6 +73,7 @@ def _sections(runs: Sequence[RunContents]) -> list[Markup]:
             lambda run: run.plates,
         ),
         coreset(runs),
+        weights(runs),
         classes(runs),
         pictures(
             runs,

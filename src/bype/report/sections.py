@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from bype.evaluation.pseudopoints import Coreset
 from bype.report.blocks import card, heading, key, picture_of, section, table, thumbnail
 from bype.report.charts import Series, histogram, line_chart, scatter
-from bype.report.contents import RunContents
-from bype.report.markup import Markup, element
+from bype.report.contents import ClassOfPoints, RunContents
+from bype.report.markup import Markup, element, minus
 
 
 def training(runs: Sequence[RunContents]) -> Markup:
@@ -26,14 +26,14 @@ def training(runs: Sequence[RunContents]) -> Markup:
                 x, y = zip(*points, strict=True)
                 series.append(Series(f"{run.name}, {part}", x, y, is_dashed, number))
                 label = part if len(runs) == 1 else run.name
-                keys.append(key(label, "dash" if is_dashed and len(runs) == 1 else f"c{number % 10}"))
+                keys.append(key(label, "dash" if is_dashed and len(runs) == 1 else f"line c{number % 10}"))
     if not series:
         return Markup("")
     updates = sorted({line.epoch for run in runs for line in run.metrics if "update" in line.parts})
     if updates:
         keys.append(key("update of the pseudocoreset", "tick"))
     chart = line_chart(series, title="Minus ELBO by epoch", x_label="epoch", y_label="−ELBO, nats", marks=updates)
-    text = "Minus ELBO with the full weight of the KL terms. A steep start is cut off."
+    text = "Minus ELBO, with the full weight of the KL terms; lower is better. A steep start is cut off."
     legend = element("ul", *keys, class_="legend")
     return section("Training", text, element("div", card("", chart, legend), class_="cards"))
 
@@ -55,10 +55,10 @@ def how_good(runs: Sequence[RunContents]) -> Markup:
         verdict = baseline.verdict(density, math.prod(run.data.shape))
         if baseline.gain_in_training is not None:
             verdict += f" Training gained {baseline.gain_in_training:,.1f} nats over its start (validation, −ELBO)."
-        cards.append(card(heading(runs, run), element("div", *bars), element("figcaption", verdict)))
+        cards.append(card(heading(runs, run), element("p", verdict, class_="verdict"), element("div", *bars)))
     if not cards:
         return Markup("")
-    text = "How much more likely test examples are than under the mean example with noise; longer is better."
+    text = "The bars show how much more likely examples are than by their mean and noise alone. Longer is better."
     return section("How good is it?", text, element("div", *cards, class_="cards"))
 
 
@@ -69,17 +69,17 @@ def _bar(name: str, share: float, text: str) -> Markup:
 
 
 def coreset(runs: Sequence[RunContents]) -> Markup:
-    """Return the pseudo-points."""
+    """Return the pseudo-points, if they are images."""
     stacks = [_points(runs, run, run.points) for run in runs if run.points is not None]
-    if not stacks:
+    if not any(stacks):
         return Markup("")
-    text = "The small weighted set that stands for all training examples."
+    text = "A few learned points with weights, which stand for all training examples."
     shown = stacks[0] if len(runs) == 1 else [element("div", *cards, class_="stack") for cards in stacks]
     return section("Pseudocoreset", text, element("div", *shown, class_="cards"), is_wide=True)
 
 
 def _points(runs: Sequence[RunContents], run: RunContents, points: Coreset) -> list[Markup]:
-    """Return the cards of one run."""
+    """Return the pictures of one run."""
     cards = []
     if run.coreset is not None:
         count = min(60, len(points.weights))
@@ -88,26 +88,39 @@ def _points(runs: Sequence[RunContents], run: RunContents, points: Coreset) -> l
     if run.nearest is not None:
         caption = element("figcaption", "The heaviest, each followed by the training examples nearest to it.")
         cards.append(card("", picture_of(run.nearest, f"Nearest examples, {run.name}"), caption))
-    chart = histogram(
-        points.weights.tolist(), title="Weights of the pseudo-points", x_label="weight", y_label="pseudo-points"
-    )
-    text = (
-        f"The points stand for {points.weights.sum():,.0f} examples and are as varied as {points.effective_number:.0f} "
-        f"points of equal weight."
-    )
-    cards.append(card("" if cards else heading(runs, run), chart, element("figcaption", text)))
-    if points.label_mix is not None and run.data.classes and not run.classes:  # these have a section of their own
-        cards.append(card("", _mix(run, points), element("figcaption", _MIX_CAPTION)))
     return cards
 
 
-_MIX_CAPTION = "Labels by weight: the share of each class among the training examples nearest to the pseudo-points."
+def weights(runs: Sequence[RunContents]) -> Markup:
+    """Return how the weights of the pseudo-points are spread."""
+    cards = []
+    for run in runs:
+        if run.points is None:
+            continue
+        found = run.points.weights
+        chart = histogram(
+            found.tolist(), title="Weights of the pseudo-points", x_label="weight", y_label="pseudo-points"
+        )
+        text = (
+            f"{len(found):,} points stand for {found.sum():,.0f} examples. They are as varied as "
+            f"{run.points.effective_number:.0f} points of equal weight."
+        )
+        cards.append(card(heading(runs, run), chart, element("figcaption", text)))
+    if not cards:
+        return Markup("")
+    text = "The weight of a point is the number of examples that it stands for."
+    return section("Weights of the points", text, element("div", *cards, class_="cards"))
+
+
+_MIX_CAPTION = "The share of each class among the training examples nearest to the pseudo-points, by weight."
 _MAX_CLASSES = 20
 
 
-def _mix(run: RunContents, points: Coreset) -> Markup:
-    if points.label_mix is None:
-        return Markup("")
+def _mix(run: RunContents) -> Markup | None:
+    """Return the shares of the classes, where points have none of their own."""
+    points = run.points
+    if points is None or points.label_mix is None or not run.data.classes:
+        return None
     shares = (points.weights[:, None] * points.label_mix).sum(0) / points.weights.sum()
     order = sorted(range(len(shares)), key=lambda k: -shares[k])[:_MAX_CLASSES]
     largest = max(float(shares.max()), 1e-9)
@@ -119,26 +132,30 @@ def classes(runs: Sequence[RunContents]) -> Markup:
     """Return the points and samples of each class."""
     cards = []
     for run in runs:
-        rows = [
-            (
-                shown.name,
-                [
-                    f"{100 * shown.share:.1f} %",
-                    str(shown.num_points),
-                    picture_of(shown.points, f"Points of {shown.name}"),
-                    picture_of(shown.samples, f"Samples of {shown.name}"),
-                ],
-            )
-            for shown in run.classes
-        ]
-        if rows:
-            cards.append(
-                card(heading(runs, run), table(["class", "weight", "points", "the heaviest", "samples"], rows))
-            )
+        if run.classes:
+            lines = [_class(shown) for shown in run.classes]
+            cards.append(card(heading(runs, run), element("div", *lines, class_="classes")))
+        elif (mix := _mix(run)) is not None:
+            cards.append(card(heading(runs, run), mix, element("figcaption", _MIX_CAPTION)))
     if not cards:
         return Markup("")
-    text = "Each class has its own pseudo-points, which only its examples move. Samples of a class come from them."
-    return section("Classes", text, element("div", *cards, class_="cards"), is_wide=True)
+    text = "The weight of each class among the points."
+    has_own = any(run.classes for run in runs)
+    if has_own:
+        text = "Each class has points of its own: left the heaviest, right samples from them."
+    return section("Classes", text, element("div", *cards, class_="cards"), is_wide=has_own)
+
+
+def _class(shown: ClassOfPoints) -> Markup:
+    """Return a class: its heaviest points, and samples."""
+    points = "1 point" if shown.num_points == 1 else f"{shown.num_points} points"
+    return element(
+        "div",
+        element("strong", shown.name),
+        element("span", f"{points}, {100 * shown.share:.1f} % of weight", class_="soft"),
+        picture_of(shown.points, f"Points of {shown.name}"),
+        picture_of(shown.samples, f"Samples of {shown.name}"),
+    )
 
 
 def features(runs: Sequence[RunContents]) -> Markup:
@@ -174,23 +191,25 @@ def unusual(runs: Sequence[RunContents]) -> Markup:
         rows, is_table = [], bool(run.unusual[0].columns)
         for found in run.unusual:
             cells = [f"{found.log_likelihood:,.1f}", f"{found.percentile:.1f}", f"{found.log_ratio:+,.1f}"]
+            cells = [minus(cell) for cell in cells]
             what = ", ".join(found.columns)
             if found.picture is not None:
                 what = thumbnail(found.picture, f"Row {found.row}, {run.name}")
             rows.append((str(found.row), [what, *cells]))
         head = ["row", "columns that made it unlikely" if is_table else "", "log p(x)", "percentile", "log ratio"]
-        caption = element("figcaption", f"Of {run.unusual_of}. {_UNUSUAL_CAPTION}")
+        caption = element("figcaption", f"Of {run.unusual_of}. {_UNUSUAL_CAPTION} ", *_ALL_SCORES)
         cards.append(card(heading(runs, run), table(head, rows), caption))
     if not cards:
         return Markup("")
-    text = "In nats; the percentile is the percentage of training examples that are less likely."
+    text = "In nats. The percentile is the percentage of training examples that are less likely."
     return section("Least likely examples", text, element("div", *cards, class_="cards"))
 
 
 _UNUSUAL_CAPTION = (
     "The log ratio is log p(x) minus that of the linear model with as many latents. The likelihood alone ranks some "
-    "outliers high, such as plain images. bype score writes all scores of all examples."
+    "outliers high, such as plain images."
 )
+_ALL_SCORES = (element("code", "bype score"), " writes all scores of all examples.")
 
 
 def maps(runs: Sequence[RunContents]) -> Markup:
@@ -222,7 +241,7 @@ def neighbours(runs: Sequence[RunContents]) -> Markup:
         accuracy = {int(k): v for k, v in found.knn_accuracy.items() if k.isdigit()} if found else {}
         if accuracy:
             series.append(Series(run.name, list(accuracy), [100 * v for v in accuracy.values()], colour=number))
-            keys.append(key(run.name, f"c{number % 10}"))
+            keys.append(key(run.name, f"line c{number % 10}"))
     if not series:
         return Markup("")
     chart = line_chart(
@@ -233,9 +252,9 @@ def neighbours(runs: Sequence[RunContents]) -> Markup:
         min_range=2,
         x_ticks=sorted({int(x) for line in series for x in line.x}),
     )
-    legend = element("ul", *keys, class_="legend")
+    legend = [element("ul", *keys, class_="legend")] if len(runs) > 1 else []
     text = "How often the K examples nearest in latent space vote for the right class."
-    return section("Nearest neighbours", text, element("div", card("", chart, legend), class_="cards"))
+    return section("Nearest neighbours", text, element("div", card("", chart, *legend), class_="cards"))
 
 
 def augmentation(runs: Sequence[RunContents]) -> Markup:

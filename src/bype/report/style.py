@@ -25,7 +25,14 @@ _BRIGHTER = {0: "3f9fdd", 6: "b8935a", 7: "a57bc0"}
 """Brighter colours for those that would be too dark in dark mode."""
 _LIGHT = "--paper: #ffffff; --card: #f6f7f9; --ink: #16181d; --soft: #5b6270; --line: #dfe2e8; --accent: #0072b2;"
 _DARK = "--paper: #14161a; --card: #1d2026; --ink: #e9ebef; --soft: #a3abb8; --line: #343944; --accent: #56b4e9;"
-STANDALONE_STYLE = f"svg {{ {_LIGHT} background: var(--paper); }}{_CHART_STYLE}"
+_BRIGHT_STYLE = "".join(
+    f".c{k} {{ stroke: #{c}; }} .dot.c{k}, .key.c{k} {{ fill: #{c}; background: #{c}; }}\n"
+    for k, c in _BRIGHTER.items()
+)
+STANDALONE_STYLE = (
+    f"svg {{ {_LIGHT} background: var(--paper); }}{_CHART_STYLE}"
+    f"@media screen and (prefers-color-scheme: dark) {{\nsvg {{ {_DARK} }}\n{_BRIGHT_STYLE}}}\n"
+)
 
 STYLE = (
     f":root {{ color-scheme: light dark; {_LIGHT} }}\n"
@@ -40,21 +47,30 @@ h3 { font-size: 1rem; font-weight: 600; margin: 0 0 0.6rem; }
 p { margin: 0.25rem 0 0.75rem; max-width: 44rem; }
 .soft, figcaption { color: var(--soft); font-size: 0.875rem; }
 .flow { display: grid; column-gap: 1.5rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr));
-  align-items: start; grid-auto-flow: dense; }
+  grid-auto-flow: dense; }
 .flow > .wide { grid-column: 1 / -1; }
 section { min-width: 0; }
+.flow > section { display: grid; grid-row: span 3; grid-template-rows: subgrid; }
 .cards { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); }
 .flow .cards { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
 .card:only-child { max-width: 44rem; }
+.flow .card:only-child { max-width: none; }
 .stack { display: grid; gap: 1rem; align-content: start; min-width: 0; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 1rem; margin: 0;
   min-width: 0; break-inside: avoid; }
-.card img { display: block; width: 100%; height: auto; border-radius: 4px; background: #fff; }
+.card img { display: block; width: 100%; height: auto; border-radius: 4px; }
 .card .thumbnail { width: 3.5rem; image-rendering: pixelated; }
 .pixels { image-rendering: pixelated; }
 figcaption { margin-top: 0.6rem; }
+.card .verdict { font-size: 1.125rem; margin: 0 0 1.5rem; }
+.card .verdict + div .share { font-size: 0.9375rem; grid-template-columns: 9rem 1fr 6rem; }
+.card .verdict + div .track { height: 0.9rem; }
+.classes { display: grid; gap: 1rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
+.classes > div { display: grid; gap: 0.2rem 1rem; grid-template-columns: 1fr 2fr; min-width: 0; }
+.classes img { align-self: end; }
 .note { border-left: 3px solid var(--accent); padding-left: 0.75rem; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 10px; }
+.card .scroll { border: 0; border-radius: 0; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 0.5rem 0.9rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 .card th, .card td { min-width: 0; padding: 0.4rem 0.6rem; }
@@ -66,14 +82,26 @@ td { min-width: 9.5rem; overflow-wrap: normal; }
   font-size: 0.8125rem; color: var(--soft); }
 .legend li { display: flex; align-items: center; gap: 0.4rem; }
 .key { display: inline-block; width: 0.75rem; height: 0.75rem; border-radius: 50%; }
-.key.dash { height: 0; border-radius: 0; border-top: 2px dashed var(--soft); background: none; }
+.key.line { width: 1.25rem; height: 3px; border-radius: 2px; }
+.key.dash { width: 1.25rem; height: 0; border-radius: 0; border-top: 2px dashed var(--accent); background: none; }
 .key.tick { width: 2px; border-radius: 0; background: var(--ink); }
-.share { display: grid; grid-template-columns: 6.5rem 1fr 6rem; gap: 0.6rem; align-items: center;
+.share { display: grid; grid-template-columns: 7.75rem 1fr 5.5rem; gap: 0.6rem; align-items: center;
   font-size: 0.8125rem; line-height: 1.7; }
 .share span:last-child { text-align: right; font-variant-numeric: tabular-nums; }
 .track { background: var(--line); border-radius: 3px; height: 0.55rem; overflow: hidden; }
 .track i { display: block; height: 100%; background: var(--accent); }
-code { font: 0.875em ui-monospace, monospace; background: var(--card); padding: 0.1em 0.3em; border-radius: 4px; }
+code { font: 0.875em ui-monospace, monospace; background: var(--line); padding: 0.1em 0.3em; border-radius: 4px; }
+@media (max-width: 30rem) {
+  .card .share, .card .verdict + div .share { grid-template-columns: 1fr auto; row-gap: 0; margin-bottom: 0.4rem; }
+  .share .track { grid-column: 1 / -1; order: 1; }
+  .card { padding: 0.75rem; }
+  th, td { padding: 0.4rem 0.6rem; }
+  td, tbody th { min-width: 8rem; }
+  .card th, .card td { min-width: 0; }
+  .card table { font-size: 0.8125rem; }
+  .card th, .card td { padding: 0.4rem 0.3rem; }
+  .card .thumbnail { width: 2.75rem; }
+}
 @media print {
   body { max-width: none; padding: 0; font-size: 10pt; }
   h2 { margin-top: 1.2rem; break-after: avoid; }
@@ -86,6 +114,6 @@ code { font: 0.875em ui-monospace, monospace; background: var(--card); padding: 
 """
     + _CHART_STYLE
     + "@media screen and (prefers-color-scheme: dark) {\n"
-    + "".join(f".c{k} {{ stroke: #{c}; }} .dot.c{k}, .key.c{k} {{ background: #{c}; }}\n" for k, c in _BRIGHTER.items())
+    + _BRIGHT_STYLE
     + "}\n"
 )
