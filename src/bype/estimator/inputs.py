@@ -13,8 +13,10 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor
 
 from bype.data.examples import as_model_input
+from bype.data.manifest import Manifest
 from bype.data.prepare import with_workable_size
 from bype.data.sources import Source, SourceOptions, open_source
+from bype.data.sources.base import LARGEST_NUMBER, can_be_stored
 from bype.data.sources.memory import source_of
 from bype.data.store import Store
 from bype.estimator.layout import Layout
@@ -22,8 +24,6 @@ from bype.evaluation.evaluate import default_split
 
 MIN_EXAMPLES = 3
 """Two to train on, and one to validate with."""
-_LARGEST_NUMBER = 3e38
-"""A store holds features in float32."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def examples_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
     estimator.n_features_in_ = layout.num_features
     numbers, classes = _labels(y, array)
     names = tuple(map(str, getattr(estimator, "feature_names_in_", ())))
-    source = source_of(layout.to_stored(array), numbers, classes=tuple(map(str, classes)), names=names)
+    source = source_of(layout.to_stored_shape(array), numbers, classes=tuple(map(str, classes)), names=names)
     return Given(layout, None, source, array, classes, names)
 
 
@@ -61,18 +61,24 @@ def examples_to_use(estimator: BaseEstimator, X: Any, layout: Layout) -> Tensor:
     if not _is_place(X):
         return layout.to_model(_array(estimator, X, layout))
     if (store := _store(X)) is not None:
+        _require_kind(X, store.manifest, layout)
         split = store.split(default_split(store))
         rows = split.read(np.arange(len(split), dtype=np.int64))
     else:
         size = layout.stored_shape[1] if layout.is_image and layout.stored_shape[1] == layout.stored_shape[2] else None
         source = open_source(X, SourceOptions(size=size if Path(X).is_dir() else None))
+        _require_kind(X, source, layout)
         rows = np.concatenate([chunk.rows for pool in source.pools for _, chunk in pool.read()])
-    if rows.shape[1:] != layout.stored_shape or rows.dtype.name != layout.dtype:
+    return as_model_input(torch.from_numpy(rows)).double()
+
+
+def _require_kind(X: Any, found: Manifest | Source, layout: Layout) -> None:
+    """Refuse a place whose examples are not like those that were fitted."""
+    if (found.shape, found.dtype) != (layout.stored_shape, layout.dtype):
         raise ValueError(
-            f"{X} holds {rows.dtype.name} examples of shape {rows.shape[1:]}, "
+            f"{X} holds {found.dtype} examples of shape {found.shape}, "
             f"fitted were {layout.dtype} of shape {layout.stored_shape}"
         )
-    return as_model_input(torch.from_numpy(rows)).double()
 
 
 def _is_place(X: Any) -> bool:
@@ -119,8 +125,8 @@ def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[A
     table = validate_data(
         estimator, X, dtype=np.float64, reset=fitted is None, ensure_min_samples=1 if fitted else MIN_EXAMPLES
     )
-    if np.abs(table).max() > _LARGEST_NUMBER:
-        raise ValueError(f"X holds numbers beyond {_LARGEST_NUMBER:g}; bring its columns to another unit")
+    if not can_be_stored(table).all():
+        raise ValueError(f"X holds numbers beyond {LARGEST_NUMBER:g}; bring its columns to another unit")
     return np.asarray(table)
 
 

@@ -11,7 +11,18 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy_format
 
-from bype.data.sources.base import CHUNK_BYTES, FILL_GAPS, Chunk, Pool, Source, SourceError, SourceOptions, numbered
+from bype.data.sources.base import (
+    CHUNK_BYTES,
+    FILL_GAPS,
+    Chunk,
+    Pool,
+    Source,
+    SourceError,
+    SourceOptions,
+    as_floats,
+    can_be_stored,
+    numbered,
+)
 
 _EXAMPLE_NAMES = ("x", "images", "data", "features")
 _LABEL_NAMES = ("y", "labels", "targets")
@@ -162,8 +173,8 @@ class _Arrays:
         first = 0
         for block in self._blocks(examples):
             rows = block.transpose(0, 3, 1, 2) if channels_last else block.reshape(len(block), *shape)
-            rows = rows.astype(np.float32) if dtype == "float32" else rows
-            if dtype == "float32" and not np.isfinite(rows).all():
+            rows = as_floats(rows) if dtype == "float32" else rows
+            if dtype == "float32" and not can_be_stored(rows).all():
                 raise SourceError(
                     f"{self.path}: example {first} or one soon after holds a number that is not finite; {FILL_GAPS}"
                 )
