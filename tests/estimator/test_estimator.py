@@ -353,6 +353,19 @@ def test_a_table_in_a_file_brings_its_names(tmp_path):
     vae = bype.ByPEVAE(**TINY).fit(tmp_path / "table.csv")
     assert vae.feature_names_in_.tolist() == ["length", "mass"]
     assert vae.score_samples(tmp_path / "table.csv").shape == (120,)
+    (tmp_path / "unnamed.csv").write_text("\n".join(lines[1:]))
+    assert vae.score(tmp_path / "unnamed.csv") == vae.score(tmp_path / "table.csv")
+    (tmp_path / "turned.csv").write_text("\n".join(",".join(line.split(",")[::-1]) for line in lines))
+    prepare(tmp_path / "turned.csv", tmp_path / "turned")
+    for given in (tmp_path / "turned.csv", tmp_path / "turned", Store(tmp_path / "turned")):
+        with pytest.raises(ValueError, match="column 0 is called 'mass' instead of 'length'; give the same columns"):
+            vae.score_samples(given)
+    vae.save(tmp_path / "saved")
+    run = bype.TrainedRun.open(tmp_path / "saved")
+    with pytest.raises(RunError, match="column 0 is called 'mass' instead of 'length'; give a store with the same"):
+        run.store(tmp_path / "turned")
+    prepare(tmp_path / "unnamed.csv", tmp_path / "unnamed")
+    assert len(run.store(tmp_path / "unnamed").split("test")) == 12
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])

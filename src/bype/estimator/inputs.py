@@ -21,6 +21,7 @@ from bype.data.sources.memory import source_of
 from bype.data.store import Store
 from bype.estimator.layout import Layout
 from bype.evaluation.evaluate import default_split
+from bype.run.identity import different_column
 
 MIN_EXAMPLES = 3
 """Two to train on, and one to validate with."""
@@ -61,23 +62,27 @@ def examples_to_use(estimator: BaseEstimator, X: Any, layout: Layout) -> Tensor:
     if not _is_place(X):
         return layout.to_model(_array(estimator, X, layout))
     if (store := _store(X)) is not None:
-        _require_kind(X, store.manifest, layout)
+        _require_kind(estimator, X, store.manifest, layout)
         split = store.split(default_split(store))
         rows = split.read(np.arange(len(split), dtype=np.int64))
     else:
         size = layout.stored_shape[1] if layout.is_image and layout.stored_shape[1] == layout.stored_shape[2] else None
         source = open_source(X, SourceOptions(size=size if Path(X).is_dir() else None))
-        _require_kind(X, source, layout)
+        _require_kind(estimator, X, source, layout)
         rows = np.concatenate([chunk.rows for pool in source.pools for _, chunk in pool.read()])
     return as_model_input(torch.from_numpy(rows)).double()
 
 
-def _require_kind(X: Any, found: Manifest | Source, layout: Layout) -> None:
+def _require_kind(estimator: BaseEstimator, X: Any, found: Manifest | Source, layout: Layout) -> None:
     """Refuse a place whose examples are not like those that were fitted."""
     if (found.shape, found.dtype) != (layout.stored_shape, layout.dtype):
         raise ValueError(
             f"{X} holds {found.dtype} examples of shape {found.shape}, "
             f"fitted were {layout.dtype} of shape {layout.stored_shape}"
+        )
+    if difference := different_column(tuple(getattr(estimator, "feature_names_in_", ())), found.names):
+        raise ValueError(
+            f"{X} has other columns than were fitted: {difference}; give the same columns in the same order"
         )
 
 
