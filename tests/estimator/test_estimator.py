@@ -198,11 +198,18 @@ def test_a_damaged_folder_is_refused(tmp_path, trained_bype):
     bype.ByPEVAE(**TINY).fit(table()).save(tmp_path / "saved")
     about, points = tmp_path / "saved" / "estimator.json", tmp_path / "saved" / "coreset.safetensors"
     good = about.read_text()
-    for change in (('"version": 1', '"version": 9'), ('"float32"', '"uint8"'), ('"max_epochs": 3', '"max_epochs": []')):
+    for change in (
+        ('"version": 1', '"version": 9'),
+        ('"float32"', '"uint8"'),
+        ('"max_epochs": 3', '"max_epochs": []'),
+        ('"n_draws": 20', '"n_draws": -3'),
+        ('"contamination": 0.1', '"contamination": 7'),
+    ):
         assert change[0] in good
         about.write_text(good.replace(*change))
-        with pytest.raises(FileError, match=r"estimator\.json"):
+        with pytest.raises(FileError, match=r"estimator\.json") as error:
             bype.ByPEVAE.load(tmp_path / "saved")
+        assert "\n" not in str(error.value)
     about.write_text(good)
     for content in (b"", points.read_bytes()[:-1], bype.ByPEVAE(**{**TINY, "n_pseudopoints": 3}).fit(table())):
         if not isinstance(content, bytes):
@@ -211,6 +218,26 @@ def test_a_damaged_folder_is_refused(tmp_path, trained_bype):
         points.write_bytes(content)
         with pytest.raises(FileError, match=r"coreset\.safetensors"):
             bype.ByPEVAE.load(tmp_path / "saved")
+
+
+def test_it_is_opened_without_the_device_of_the_fit(tmp_path, monkeypatch):
+    vae = bype.ByPEVAE(**TINY, device="cpu").fit(table())
+    vae.save(tmp_path / "saved")
+    about = tmp_path / "saved" / "estimator.json"
+    assert '"device": "auto"' in about.read_text()
+    about.write_text(about.read_text().replace('"device": "auto"', '"device": "cuda"'))  # as it was written once
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    opened = bype.ByPEVAE.load(tmp_path / "saved")
+    assert opened.device == "auto"
+    assert_same_model(vae, opened)
+
+
+def test_its_commands_say_that_data_in_memory_are_gone(tmp_path, monkeypatch, capsys):
+    bype.ByPEVAE(**TINY).fit(table()).save(tmp_path / "saved")
+    (tmp_path / "memory").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["score", "saved", "--out", "scores.csv"]) == 1
+    assert "this run came without its data; say where they are with --data" in capsys.readouterr().err
 
 
 def test_a_copy_in_another_process_is_the_same(fitted, cancer):

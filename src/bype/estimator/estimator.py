@@ -14,7 +14,8 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted
 from torch import Tensor
 
-from bype.estimator.fitted import Fitted, Parameters
+from bype.data.files import FileError
+from bype.estimator.fitted import ABOUT, Fitted, Parameters
 from bype.estimator.fitting import device_of, fit_examples, seed_of
 from bype.estimator.inputs import examples_to_fit, examples_to_use
 from bype.evaluation.generation import generate_like, sample
@@ -231,10 +232,14 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read an estimator that :meth:`save` wrote, or the folder that was its ``run_dir``.
 
-        No code in the folder is run.
+        No code in the folder is run. ``device`` becomes ``auto``: another machine may not have the one of ``fit``.
         """
         fitted = Fitted.load(Path(path))
-        estimator = cls(**dataclasses.asdict(fitted.about.parameters))
+        estimator = cls(**{**dataclasses.asdict(fitted.about.parameters), "device": "auto"})
+        try:
+            estimator._validate_params()
+        except ValueError as error:
+            raise FileError(f"{Path(path) / ABOUT}: {error}") from error
         estimator._become(fitted)
         return estimator
 
