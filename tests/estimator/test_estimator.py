@@ -14,17 +14,20 @@ from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, make_blobs
 from sklearn.decomposition import FactorAnalysis
+from sklearn.exceptions import DataConversionWarning
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.multiclass import type_of_target
 
 import bype
 from bype.cli import main
 from bype.data.files import FileError
 from bype.data.prepare import prepare
 from bype.data.store import Store
+from bype.estimator.labels import labels_of
 from bype.run.directory import RunError
 from torchrun_process import has_checkpoint, started, wait_until
 
@@ -485,6 +488,49 @@ def test_numbers_that_are_no_labels_are_ignored():
     for labels in (np.arange(120) % 3, np.arange(120) % 2 == 0, np.array(["a", "b"] * 60, dtype=object)):
         found = vae.fit(table(), labels).coreset_.labels
         assert set(found.tolist()) <= set(labels.tolist())
+
+
+def test_labels_are_what_scikit_learn_calls_binary_or_multiclass():
+    for count in (2, 3):
+        whole = np.arange(120) % count
+        text = np.array(["a", "b", "c"])[whole]
+        for y in (
+            whole,
+            whole.astype(float),
+            whole.astype(object),
+            whole == 1,
+            (whole == 1).astype(object),
+            text.astype(object),
+        ):
+            plain = np.array(y.tolist())  # scikit-learn calls objects unknown, unless they are text
+            assert type_of_target(plain) in ("binary", "multiclass")
+            found = labels_of(y)
+            assert (np.array(found.classes)[found.numbers] == plain).all()
+            assert {type(name) for name in found.classes} == {int if y.dtype == float else type(plain.tolist()[0])}
+            with pytest.warns(DataConversionWarning, match="column-vector"):
+                column = labels_of(y[:, None])
+            assert (column.classes, column.numbers.tolist()) == (found.classes, found.numbers.tolist())
+    for y, why in (
+        (np.linspace(0, 1, 120), "numbers that are not whole"),
+        (np.where(np.arange(120) == 5, np.nan, 1.0), "numbers that are not whole"),
+        (np.arange(120), "120 different values in 120 examples"),
+        (np.zeros((120, 2)), "not one column"),
+        (np.array(["a", None] * 60, dtype=object), "neither text alone nor whole numbers alone"),
+        (np.array(["a", 1] * 60, dtype=object), "neither text alone nor whole numbers alone"),
+    ):
+        assert why in labels_of(y).why_none
+        assert labels_of(y).numbers is None
+    assert labels_of(None).why_none == ""
+
+
+def test_samples_of_a_class_of_whole_floats_and_of_a_target_that_has_no_classes():
+    vae = bype.ByPEVAE(**TINY).fit(table(), np.arange(120) % 2 * 1.0)
+    assert vae.config_.labelled
+    assert vae.sample(2, 1.0).shape == vae.sample(2, 1).shape == (2, 4)
+    with pytest.raises(
+        ValueError, match="y was not taken as class labels, because it holds numbers that are not whole"
+    ):
+        vae.fit(table(), np.linspace(0, 1, 120)).sample(1, 1)
 
 
 def test_progress_is_shown_on_request(capsys):

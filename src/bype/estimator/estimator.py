@@ -126,8 +126,9 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
             (N, features): an array, a tensor or a data frame of numbers. Or images: (N, height, width), with channels
             first or last, in bytes or as floats in [0, 1]. Or a path or a store, all that ``bype fit`` takes.
         y
-            (N,), class labels, text or whole numbers. Each class gets its own pseudo-points, which only its examples
-            move, unless there are fewer than two points for each class. Anything else is ignored.
+            (N,), class labels: text or whole numbers, which may be floats. Each class gets its own pseudo-points, which
+            only its examples move, unless there are fewer than two points for each class. Anything else is ignored,
+            such as the target of a regression.
         """
         self._validate_params()
         given = examples_to_fit(clone(self), X, y)  # so that this estimator changes only when all is done
@@ -257,7 +258,12 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     def _class_number(self, y: Any) -> int:
         classes = list(self._fitted.about.labels())
         if not self.config_.labelled:
-            raise ValueError("no class has points of its own; give y to fit, and two points or more for each class")
+            why = self._fitted.why_no_labels
+            given = f": y was not taken as class labels, because {why}" if why else ""
+            raise ValueError(
+                f"no class has points of its own{given}; "
+                f"give y to fit, as text or whole numbers, and two points or more for each class"
+            )
         if y not in classes:
             raise ValueError(f"there is no class {y!r}; there are {', '.join(map(repr, classes))}")
         return classes.index(y)

@@ -90,6 +90,8 @@ class Fitted:
     coreset: Coreset
     folder: Path | None = None
     """The run directory that it came from, if there is one: an evaluation or an audit may be there."""
+    why_no_labels: str = ""
+    """Why the ``y`` of this very ``fit`` was not taken as labels; it is not saved."""
 
     def model(self, device: torch.device | str) -> LatentModel:
         """Build the model."""

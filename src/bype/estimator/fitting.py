@@ -89,7 +89,7 @@ def fit_examples(given: Given, parameters: Parameters, run_dir: Path | None) -> 
     )
     if run_dir is None and given.store is None:
         data = data.without_place()  # its folder is gone
-    fitted = Fitted(config, data, step, numbers, about, coreset, run_dir)
+    fitted = Fitted(config, data, step, numbers, about, coreset, run_dir, given.why_no_labels)
     if run_dir is not None:
         fitted.save_beside(run_dir)
     return fitted

@@ -19,6 +19,7 @@ from bype.data.sources import Source, SourceOptions, open_source
 from bype.data.sources.base import LARGEST_NUMBER, can_be_stored
 from bype.data.sources.memory import source_of
 from bype.data.store import Store
+from bype.estimator.labels import labels_of
 from bype.estimator.layout import Layout
 from bype.evaluation.evaluate import default_split
 from bype.run.identity import different_column
@@ -38,6 +39,8 @@ class Given:
     """What was in memory, as the user has it."""
     classes: tuple[Any, ...] = ()
     names: tuple[str, ...] = ()
+    why_no_labels: str = ""
+    """Why ``y`` was not taken as labels, if it was given."""
 
 
 def examples_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
@@ -51,10 +54,13 @@ def examples_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
     if len(array) < MIN_EXAMPLES:
         raise ValueError(f"fit needs at least {MIN_EXAMPLES} samples, n_samples = {len(array)}; add some")
     estimator.n_features_in_ = layout.num_features
-    numbers, classes = _labels(y, array)
+    if y is not None:
+        check_consistent_length(array, y)
+    labels = labels_of(y)
     names = tuple(map(str, getattr(estimator, "feature_names_in_", ())))
-    source = source_of(layout.to_stored_shape(array), numbers, classes=tuple(map(str, classes)), names=names)
-    return Given(layout, None, source, array, classes, names)
+    rows, classes = layout.to_stored_shape(array), tuple(map(str, labels.classes))
+    source = source_of(rows, labels.numbers, classes=classes, names=names)
+    return Given(layout, None, source, array, labels.classes, names, labels.why_none)
 
 
 def examples_to_use(estimator: BaseEstimator, X: Any, layout: Layout) -> Tensor:
@@ -133,19 +139,3 @@ def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[A
     if not can_be_stored(table).all():
         raise ValueError(f"X holds numbers beyond {LARGEST_NUMBER:g}; bring its columns to another unit")
     return np.asarray(table)
-
-
-def _labels(y: Any, X: NDArray[Any]) -> tuple[NDArray[np.int32] | None, tuple[Any, ...]]:
-    """Return class numbers (N,) and the labels that they stand for; nothing, if ``y`` does not look like labels."""
-    if y is None:
-        return None, ()
-    check_consistent_length(X, y)
-    values = np.asarray(y)
-    if values.dtype == object and all(isinstance(value, str) for value in values.flat):
-        values = values.astype(str)
-    if values.ndim != 1 or values.dtype.kind not in "biuU":
-        return None, ()
-    classes, numbers = np.unique(values, return_inverse=True)
-    if 2 * len(classes) > len(values):
-        return None, ()
-    return numbers.astype(np.int32), tuple(classes.tolist())
