@@ -345,6 +345,14 @@ def test_colours_first_or_last_and_floats():
     floats = bype.ByPEVAE(**TINY).fit(last[..., 0] / 255)
     assert floats.sample(2).shape == (2, 5, 6)
     assert 0 <= floats.sample(50).min() <= floats.sample(50).max() <= 1
+    for order in "<>":  # one of them is not this machine's
+        grey = (last[..., 0] / 255).astype(f"{order}f8")
+        assert_same_model(floats, bype.ByPEVAE(**TINY).fit(grey))
+        np.testing.assert_array_equal(floats.score_samples(grey[:4]), floats.score_samples(last[:4, ..., 0] / 255))
+    with pytest.raises(
+        ValueError, match=r"images of shape \(5, 6, 2\) have neither 1 nor 3 channels, first or last; keep"
+    ):
+        bype.ByPEVAE(**TINY).fit(last[..., :2])
     with pytest.raises(ValueError, match=r"values in \[0, 1\]"):
         bype.ByPEVAE(**TINY).fit(last[..., 0].astype(float))
 

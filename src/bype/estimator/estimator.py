@@ -123,8 +123,8 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         Parameters
         ----------
         X
-            (N, features): an array, a tensor or a data frame of numbers. Or images: (N, height, width), with channels
-            first or last, in bytes or as floats in [0, 1]. Or a path or a store, all that ``bype fit`` takes.
+            (N, features): an array, a tensor or a data frame of numbers. Or images: (N, height, width), with 1 or 3
+            channels first or last, in bytes or as floats in [0, 1]. Or a path or a store, all that ``bype fit`` takes.
         y
             (N,), class labels: text or whole numbers, which may be floats. Each class gets its own pseudo-points, which
             only its examples move, unless there are fewer than two points for each class. Anything else is ignored,

@@ -124,6 +124,7 @@ def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[A
         X = X.detach().cpu().numpy()
     if getattr(X, "ndim", 2) in (3, 4):
         array = np.asarray(X)
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)  # torch knows no other order of bytes
         if fitted is not None and Layout.of_array(array) != fitted:
             kind = "images" if fitted.is_image else "rows of a table"
             raise ValueError(

@@ -91,7 +91,12 @@ def layout(path: Path | str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tu
         raise SourceError(f"{path}: images of shape {shape[1:]} seem to have an alpha channel; remove it")
     if shape[3] in (1, 3):
         return (shape[3], shape[1], shape[2]), "uint8", True
-    return shape[1:], "uint8", False
+    if shape[1] in (1, 3):
+        return shape[1:], "uint8", False
+    raise SourceError(
+        f"{path}: images of shape {shape[1:]} have neither 1 nor 3 channels, first or last; "
+        f"keep 1 or 3 channels, or give features: array.reshape(len(array), -1)"
+    )
 
 
 class _Arrays:
