@@ -25,7 +25,8 @@ from sklearn.utils.multiclass import type_of_target
 import bype
 from bype.cli import main
 from bype.data.files import FileError
-from bype.data.prepare import prepare
+from bype.data.prepare import prepare, train_positions
+from bype.data.sources.memory import source_of
 from bype.data.store import Store
 from bype.estimator.labels import labels_of
 from bype.run.directory import RunError
@@ -480,6 +481,20 @@ def test_samples_of_a_class():
         vae.sample(1, "four")
     with pytest.raises(ValueError, match="give y to fit"):
         bype.ByPEVAE(**TINY).fit(X).sample(1, "one")
+
+
+def test_a_class_whose_only_example_was_held_out_is_called_by_its_name(tmp_path, capsys):
+    X = table(60)
+    y = np.array(["a", "b"] * 30)
+    y[np.setdiff1d(np.arange(60), train_positions(source_of(X).pools[0], 0))[0]] = "c"
+    vae = bype.ByPEVAE(**TINY).fit(X, y)
+    assert vae.sample(1, "b").shape == (1, 4)
+    message = "class 'c' has no pseudo-points, since none of its examples was trained on; choose one of 'a', 'b'"
+    with pytest.raises(ValueError, match=message):
+        vae.sample(1, "c")
+    vae.save(tmp_path / "saved")
+    assert main(["sample", str(tmp_path / "saved"), "--label", "c", "--out", str(tmp_path / "made.npy")]) == 1
+    assert message in capsys.readouterr().err
 
 
 def test_points_weights_and_labels_train_a_classifier():

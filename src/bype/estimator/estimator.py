@@ -19,6 +19,7 @@ from bype.estimator.fitted import ABOUT, Fitted, Parameters
 from bype.estimator.fitting import device_of, fit_examples, seed_of
 from bype.estimator.inputs import examples_to_fit, examples_to_use
 from bype.evaluation.generation import generate_like, sample
+from bype.evaluation.pseudopoints import require_points_of_class
 from bype.evaluation.scores import Scorer
 from bype.share.mixin import HubMixin
 
@@ -266,7 +267,9 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
             )
         if y not in classes:
             raise ValueError(f"there is no class {y!r}; there are {', '.join(map(repr, classes))}")
-        return classes.index(y)
+        number = classes.index(y)
+        require_points_of_class(self.model_, number, classes)
+        return number
 
     @property
     def _n_features_out(self) -> int:
