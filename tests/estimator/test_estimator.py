@@ -147,6 +147,10 @@ def test_the_same_call_gives_the_same_model_with_and_without_a_run_directory(tmp
     assert_same_model(whole, kept)
     assert_same_model(whole, bype.ByPEVAE.load(tmp_path / "run"))
     assert_same_model(whole, bype.ByPEVAE(**TINY, run_dir=tmp_path / "run").fit(X))
+    others = {**TINY, "n_draws": 30, "contamination": 0.2, "device": "cpu", "verbose": 0}  # not part of the training
+    again = bype.ByPEVAE(**others, run_dir=tmp_path / "run").fit(X)
+    assert torch.equal(again.model_.prior_distribution().means, whole.model_.prior_distribution().means)
+    assert again.offset_ != whole.offset_
     other = bype.ByPEVAE(**{**TINY, "random_state": 1}).fit(X)
     assert other.offset_ != whole.offset_
     with pytest.raises(ValueError, match="holds a fit of other data; choose another run_dir"):

@@ -53,8 +53,9 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     verbose
         Whether to show progress.
     run_dir
-        Train in this folder, and keep the run there. If ``fit`` was killed, the same call resumes. Other data, or other
-        parameters, are refused. Without it nothing is left on the disk.
+        Train in this folder, and keep the run there. If ``fit`` was killed, the same call resumes. Other data, and
+        parameters that change the training, are refused; ``n_draws``, ``contamination``, ``device`` and ``verbose`` may
+        change. Without it nothing is left on the disk.
 
     Attributes
     ----------
