@@ -37,6 +37,8 @@ StandardScaler().fit_transform(table)
 
     def add(self, rows: NDArray[np.floating]) -> None:
         """Count rows (n, columns), of float64 where that is what the user has."""
+        if not len(rows):
+            return
         values = rows.astype(np.float64)
         mean = values.mean(0)
         count, shift = self._count + len(values), mean - self._mean

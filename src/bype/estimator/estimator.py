@@ -30,7 +30,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     It begins as factor analysis (tables) or probabilistic PCA (images) and learns what these miss. Settings that are
     not parameters are chosen from the data, as ``bype fit`` does. All values are in the units of the data:
     log-likelihoods, samples, reconstructions and pseudo-points. Columns are scaled inside the model, so it needs no
-    scaler before it.
+    scaler before it, except for large numbers that differ by little, which ``fit`` refuses.
 
     Parameters
     ----------
