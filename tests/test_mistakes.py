@@ -10,6 +10,8 @@ import torch
 from PIL import Image
 
 from bype.cli import main
+from bype.data.prepare import prepare
+from bype.data.sources import SourceOptions
 from small_runs import feature_store, image_store, small_run
 
 
@@ -35,7 +37,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = image_store(place / "images", count=300)
     run = small_run(place / "run", store, **length)
     small_run(place / "plain", image_store(place / "unlabelled", count=300, labelled=False), prior="gaussian", **length)
-    feature_store(place / "features")
+    table = feature_store(place / "features")
+    small_run(place / "rows", table, prior="gaussian", **length)
+    turned = [",".join(line.split(",")[::-1]) for line in (place / "features" / "table.csv").read_text().splitlines()]
+    (place / "turned.csv").write_text("\n".join(turned))
+    prepare(place / "turned.csv", place / "turned", SourceOptions(label="kind"))
     shutil.copytree(run, place / "unfinished")
     shutil.rmtree(place / "unfinished" / "best")
     shutil.rmtree(place / "unfinished" / "checkpoints")
@@ -75,6 +81,7 @@ MISTAKES = {
     "run of another format": ("sample newer-run --out new/x.png", "train again"),
     "store of another format": ("train --data newer-store --out new/run", "prepare the data again"),
     "other shape": ("evaluate run --data features/store", "give a store of such examples"),
+    "columns in another order": ("score rows --data turned --out new/x.csv", "the same columns in the same order"),
     "no such device": ("evaluate run --device gpu", "choose cpu, cuda"),
     "no GPU": ("train --data images/store --out new/run --device cuda", "install PyTorch for your GPU"),
     "output exists": ("sample run --out taken.png", "--force"),

@@ -121,6 +121,8 @@ def test_arrays_that_cannot_be_used_are_refused(tmp_path):
         "objects": (np.array([{"a": 1}] * 3, dtype=object), "cannot read|plain numbers"),
         "float images": (np.zeros((5, 8, 8)), "neither images"),
         "alpha": (np.zeros((5, 8, 8, 4), dtype=np.uint8), "alpha channel"),
+        "five channels": (np.zeros((4, 16, 16, 5), dtype=np.uint8), "neither 1 nor 3 channels, first or last; keep"),
+        "two channels": (np.zeros((4, 2, 16, 16), dtype=np.uint8), "neither 1 nor 3 channels, first or last; keep"),
         "nan": (np.full((20, 3), np.nan), "not finite"),
         "empty": (np.zeros((0, 3)), "non-empty"),
     }

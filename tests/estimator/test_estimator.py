@@ -14,17 +14,21 @@ from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, make_blobs
 from sklearn.decomposition import FactorAnalysis
+from sklearn.exceptions import DataConversionWarning
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.multiclass import type_of_target
 
 import bype
 from bype.cli import main
 from bype.data.files import FileError
-from bype.data.prepare import prepare
+from bype.data.prepare import prepare, train_positions
+from bype.data.sources.memory import source_of
 from bype.data.store import Store
+from bype.estimator.labels import labels_of
 from bype.run.directory import RunError
 from torchrun_process import has_checkpoint, started, wait_until
 
@@ -143,6 +147,10 @@ def test_the_same_call_gives_the_same_model_with_and_without_a_run_directory(tmp
     assert_same_model(whole, kept)
     assert_same_model(whole, bype.ByPEVAE.load(tmp_path / "run"))
     assert_same_model(whole, bype.ByPEVAE(**TINY, run_dir=tmp_path / "run").fit(X))
+    others = {**TINY, "n_draws": 30, "contamination": 0.2, "device": "cpu", "verbose": 0}  # not part of the training
+    again = bype.ByPEVAE(**others, run_dir=tmp_path / "run").fit(X)
+    assert torch.equal(again.model_.prior_distribution().means, whole.model_.prior_distribution().means)
+    assert again.offset_ != whole.offset_
     other = bype.ByPEVAE(**{**TINY, "random_state": 1}).fit(X)
     assert other.offset_ != whole.offset_
     with pytest.raises(ValueError, match="holds a fit of other data; choose another run_dir"):
@@ -198,11 +206,18 @@ def test_a_damaged_folder_is_refused(tmp_path, trained_bype):
     bype.ByPEVAE(**TINY).fit(table()).save(tmp_path / "saved")
     about, points = tmp_path / "saved" / "estimator.json", tmp_path / "saved" / "coreset.safetensors"
     good = about.read_text()
-    for change in (('"version": 1', '"version": 9'), ('"float32"', '"uint8"'), ('"max_epochs": 3', '"max_epochs": []')):
+    for change in (
+        ('"version": 1', '"version": 9'),
+        ('"float32"', '"uint8"'),
+        ('"max_epochs": 3', '"max_epochs": []'),
+        ('"n_draws": 20', '"n_draws": -3'),
+        ('"contamination": 0.1', '"contamination": 7'),
+    ):
         assert change[0] in good
         about.write_text(good.replace(*change))
-        with pytest.raises(FileError, match=r"estimator\.json"):
+        with pytest.raises(FileError, match=r"estimator\.json") as error:
             bype.ByPEVAE.load(tmp_path / "saved")
+        assert "\n" not in str(error.value)
     about.write_text(good)
     for content in (b"", points.read_bytes()[:-1], bype.ByPEVAE(**{**TINY, "n_pseudopoints": 3}).fit(table())):
         if not isinstance(content, bytes):
@@ -211,6 +226,26 @@ def test_a_damaged_folder_is_refused(tmp_path, trained_bype):
         points.write_bytes(content)
         with pytest.raises(FileError, match=r"coreset\.safetensors"):
             bype.ByPEVAE.load(tmp_path / "saved")
+
+
+def test_it_is_opened_without_the_device_of_the_fit(tmp_path, monkeypatch):
+    vae = bype.ByPEVAE(**TINY, device="cpu").fit(table())
+    vae.save(tmp_path / "saved")
+    about = tmp_path / "saved" / "estimator.json"
+    assert '"device": "auto"' in about.read_text()
+    about.write_text(about.read_text().replace('"device": "auto"', '"device": "cuda"'))  # as it was written once
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    opened = bype.ByPEVAE.load(tmp_path / "saved")
+    assert opened.device == "auto"
+    assert_same_model(vae, opened)
+
+
+def test_its_commands_say_that_data_in_memory_are_gone(tmp_path, monkeypatch, capsys):
+    bype.ByPEVAE(**TINY).fit(table()).save(tmp_path / "saved")
+    (tmp_path / "memory").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["score", "saved", "--out", "scores.csv"]) == 1
+    assert "this run came without its data; say where they are with --data" in capsys.readouterr().err
 
 
 def test_a_copy_in_another_process_is_the_same(fitted, cancer):
@@ -315,6 +350,14 @@ def test_colours_first_or_last_and_floats():
     floats = bype.ByPEVAE(**TINY).fit(last[..., 0] / 255)
     assert floats.sample(2).shape == (2, 5, 6)
     assert 0 <= floats.sample(50).min() <= floats.sample(50).max() <= 1
+    for order in "<>":  # one of them is not this machine's
+        grey = (last[..., 0] / 255).astype(f"{order}f8")
+        assert_same_model(floats, bype.ByPEVAE(**TINY).fit(grey))
+        np.testing.assert_array_equal(floats.score_samples(grey[:4]), floats.score_samples(last[:4, ..., 0] / 255))
+    with pytest.raises(
+        ValueError, match=r"images of shape \(5, 6, 2\) have neither 1 nor 3 channels, first or last; keep"
+    ):
+        bype.ByPEVAE(**TINY).fit(last[..., :2])
     with pytest.raises(ValueError, match=r"values in \[0, 1\]"):
         bype.ByPEVAE(**TINY).fit(last[..., 0].astype(float))
 
@@ -353,6 +396,19 @@ def test_a_table_in_a_file_brings_its_names(tmp_path):
     vae = bype.ByPEVAE(**TINY).fit(tmp_path / "table.csv")
     assert vae.feature_names_in_.tolist() == ["length", "mass"]
     assert vae.score_samples(tmp_path / "table.csv").shape == (120,)
+    (tmp_path / "unnamed.csv").write_text("\n".join(lines[1:]))
+    assert vae.score(tmp_path / "unnamed.csv") == vae.score(tmp_path / "table.csv")
+    (tmp_path / "turned.csv").write_text("\n".join(",".join(line.split(",")[::-1]) for line in lines))
+    prepare(tmp_path / "turned.csv", tmp_path / "turned")
+    for given in (tmp_path / "turned.csv", tmp_path / "turned", Store(tmp_path / "turned")):
+        with pytest.raises(ValueError, match="column 0 is called 'mass' instead of 'length'; give the same columns"):
+            vae.score_samples(given)
+    vae.save(tmp_path / "saved")
+    run = bype.TrainedRun.open(tmp_path / "saved")
+    with pytest.raises(RunError, match="column 0 is called 'mass' instead of 'length'; give a store with the same"):
+        run.store(tmp_path / "turned")
+    prepare(tmp_path / "unnamed.csv", tmp_path / "unnamed")
+    assert len(run.store(tmp_path / "unnamed").split("test")) == 12
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -431,6 +487,20 @@ def test_samples_of_a_class():
         bype.ByPEVAE(**TINY).fit(X).sample(1, "one")
 
 
+def test_a_class_whose_only_example_was_held_out_is_called_by_its_name(tmp_path, capsys):
+    X = table(60)
+    y = np.array(["a", "b"] * 30)
+    y[np.setdiff1d(np.arange(60), train_positions(source_of(X).pools[0], 0))[0]] = "c"
+    vae = bype.ByPEVAE(**TINY).fit(X, y)
+    assert vae.sample(1, "b").shape == (1, 4)
+    message = "class 'c' has no pseudo-points, since none of its examples was trained on; choose one of 'a', 'b'"
+    with pytest.raises(ValueError, match=message):
+        vae.sample(1, "c")
+    vae.save(tmp_path / "saved")
+    assert main(["sample", str(tmp_path / "saved"), "--label", "c", "--out", str(tmp_path / "made.npy")]) == 1
+    assert message in capsys.readouterr().err
+
+
 def test_points_weights_and_labels_train_a_classifier():
     X, y = make_blobs(400, 6, centers=3, random_state=1)
     coreset = bype.ByPEVAE(n_pseudopoints=30, max_epochs=30).fit(X[:300], y[:300]).coreset_
@@ -445,6 +515,49 @@ def test_numbers_that_are_no_labels_are_ignored():
     for labels in (np.arange(120) % 3, np.arange(120) % 2 == 0, np.array(["a", "b"] * 60, dtype=object)):
         found = vae.fit(table(), labels).coreset_.labels
         assert set(found.tolist()) <= set(labels.tolist())
+
+
+def test_labels_are_what_scikit_learn_calls_binary_or_multiclass():
+    for count in (2, 3):
+        whole = np.arange(120) % count
+        text = np.array(["a", "b", "c"])[whole]
+        for y in (
+            whole,
+            whole.astype(float),
+            whole.astype(object),
+            whole == 1,
+            (whole == 1).astype(object),
+            text.astype(object),
+        ):
+            plain = np.array(y.tolist())  # scikit-learn calls objects unknown, unless they are text
+            assert type_of_target(plain) in ("binary", "multiclass")
+            found = labels_of(y)
+            assert (np.array(found.classes)[found.numbers] == plain).all()
+            assert {type(name) for name in found.classes} == {int if y.dtype == float else type(plain.tolist()[0])}
+            with pytest.warns(DataConversionWarning, match="column-vector"):
+                column = labels_of(y[:, None])
+            assert (column.classes, column.numbers.tolist()) == (found.classes, found.numbers.tolist())
+    for y, why in (
+        (np.linspace(0, 1, 120), "numbers that are not whole"),
+        (np.where(np.arange(120) == 5, np.nan, 1.0), "numbers that are not whole"),
+        (np.arange(120), "120 different values in 120 examples"),
+        (np.zeros((120, 2)), "not one column"),
+        (np.array(["a", None] * 60, dtype=object), "neither text alone nor whole numbers alone"),
+        (np.array(["a", 1] * 60, dtype=object), "neither text alone nor whole numbers alone"),
+    ):
+        assert why in labels_of(y).why_none
+        assert labels_of(y).numbers is None
+    assert labels_of(None).why_none == ""
+
+
+def test_samples_of_a_class_of_whole_floats_and_of_a_target_that_has_no_classes():
+    vae = bype.ByPEVAE(**TINY).fit(table(), np.arange(120) % 2 * 1.0)
+    assert vae.config_.labelled
+    assert vae.sample(2, 1.0).shape == vae.sample(2, 1).shape == (2, 4)
+    with pytest.raises(
+        ValueError, match="y was not taken as class labels, because it holds numbers that are not whole"
+    ):
+        vae.fit(table(), np.linspace(0, 1, 120)).sample(1, 1)
 
 
 def test_progress_is_shown_on_request(capsys):

@@ -50,7 +50,7 @@ def sample(words: list[str]) -> int:
     options = parse(_Sample, words, "bype sample", "Generate new examples.")
     import torch
 
-    from bype.evaluation import generation
+    from bype.evaluation import generation, pseudopoints
     from bype.run.opened import TrainedRun
 
     if options.count < 1 or options.heaviest < 0:
@@ -74,7 +74,9 @@ def sample(words: list[str]) -> int:
         prior = model.prior_distribution()
         try:
             if options.label is not None:
-                prior = model.prior.given_label(prior, run.data.class_number(options.label))
+                label = run.data.class_number(options.label)
+                pseudopoints.require_points_of_class(model, label, run.data.classes)
+                prior = model.prior.given_label(prior, label)
             components = options.component or generation.heaviest_components(prior, options.heaviest)
             lines = [
                 generation.sample(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bype.data.digits import Digits
 from bype.data.manifest import DTYPES, Manifest
 from bype.data.order import KeyedPermutation, Rows, derive_key
 from bype.data.sources import DifferentSizesError, Pool, Source, SourceError, SourceOptions, open_source
@@ -53,6 +54,7 @@ def prepare(
     opened = source if isinstance(source, Source) else open_source(source, options)
     total = sum(pool.num_rows for pool in opened.pools)
     _check_space(opened, total, out)
+    digits = Digits(*opened.shape) if len(opened.shape) == 1 else None
     done = 0
     with StoreWriter(
         out,
@@ -66,6 +68,8 @@ def prepare(
         for number, pool in enumerate(opened.pools):
             split_of = _division(pool, validation, test, derive_key(seed, "division", number))
             for positions, chunk in pool.read():
+                if digits is not None:
+                    digits.add(chunk.rows)
                 split_numbers = split_of(positions)
                 for split_number, split in enumerate(("train", "validation", "test")):
                     chosen = split_numbers == split_number
@@ -74,6 +78,8 @@ def prepare(
                         writer.append(split, np.asarray(chunk.rows[chosen], dtype=DTYPES[opened.dtype]), labels)
                 done += len(positions)
                 progress(done, total)
+        if digits is not None:
+            digits.require(opened.description, opened.names)
     if writer.manifest is None:
         raise RuntimeError("the writer did not finish")
     return Prepared(writer.manifest, tuple(opened.skipped))

@@ -14,10 +14,12 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted
 from torch import Tensor
 
-from bype.estimator.fitted import Fitted, Parameters
+from bype.data.files import FileError
+from bype.estimator.fitted import ABOUT, Fitted, Parameters
 from bype.estimator.fitting import device_of, fit_examples, seed_of
 from bype.estimator.inputs import examples_to_fit, examples_to_use
 from bype.evaluation.generation import generate_like, sample
+from bype.evaluation.pseudopoints import require_points_of_class
 from bype.evaluation.scores import Scorer
 from bype.share.mixin import HubMixin
 
@@ -28,7 +30,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     It begins as factor analysis (tables) or probabilistic PCA (images) and learns what these miss. Settings that are
     not parameters are chosen from the data, as ``bype fit`` does. All values are in the units of the data:
     log-likelihoods, samples, reconstructions and pseudo-points. Columns are scaled inside the model, so it needs no
-    scaler before it.
+    scaler before it, except for large numbers that differ by little, which ``fit`` refuses.
 
     Parameters
     ----------
@@ -51,8 +53,9 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     verbose
         Whether to show progress.
     run_dir
-        Train in this folder, and keep the run there. If ``fit`` was killed, the same call resumes. Other data, or other
-        parameters, are refused. Without it nothing is left on the disk.
+        Train in this folder, and keep the run there. If ``fit`` was killed, the same call resumes. Other data, and
+        parameters that change the training, are refused; ``n_draws``, ``contamination``, ``device`` and ``verbose`` may
+        change. Without it nothing is left on the disk.
 
     Attributes
     ----------
@@ -122,11 +125,12 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         Parameters
         ----------
         X
-            (N, features): an array, a tensor or a data frame of numbers. Or images: (N, height, width), with channels
-            first or last, in bytes or as floats in [0, 1]. Or a path or a store, all that ``bype fit`` takes.
+            (N, features): an array, a tensor or a data frame of numbers. Or images: (N, height, width), with 1 or 3
+            channels first or last, in bytes or as floats in [0, 1]. Or a path or a store, all that ``bype fit`` takes.
         y
-            (N,), class labels, text or whole numbers. Each class gets its own pseudo-points, which only its examples
-            move, unless there are fewer than two points for each class. Anything else is ignored.
+            (N,), class labels: text or whole numbers, which may be floats. Each class gets its own pseudo-points, which
+            only its examples move, unless there are fewer than two points for each class. Anything else is ignored,
+            such as the target of a regression.
         """
         self._validate_params()
         given = examples_to_fit(clone(self), X, y)  # so that this estimator changes only when all is done
@@ -230,10 +234,14 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read an estimator that :meth:`save` wrote, or the folder that was its ``run_dir``.
 
-        No code in the folder is run.
+        No code in the folder is run. ``device`` becomes ``auto``: another machine may not have the one of ``fit``.
         """
         fitted = Fitted.load(Path(path))
-        estimator = cls(**dataclasses.asdict(fitted.about.parameters))
+        estimator = cls(**{**dataclasses.asdict(fitted.about.parameters), "device": "auto"})
+        try:
+            estimator._validate_params()
+        except ValueError as error:
+            raise FileError(f"{Path(path) / ABOUT}: {error}") from error
         estimator._become(fitted)
         return estimator
 
@@ -251,10 +259,17 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     def _class_number(self, y: Any) -> int:
         classes = list(self._fitted.about.labels())
         if not self.config_.labelled:
-            raise ValueError("no class has points of its own; give y to fit, and two points or more for each class")
+            why = self._fitted.why_no_labels
+            given = f": y was not taken as class labels, because {why}" if why else ""
+            raise ValueError(
+                f"no class has points of its own{given}; "
+                f"give y to fit, as text or whole numbers, and two points or more for each class"
+            )
         if y not in classes:
             raise ValueError(f"there is no class {y!r}; there are {', '.join(map(repr, classes))}")
-        return classes.index(y)
+        number = classes.index(y)
+        require_points_of_class(self.model_, number, classes)
+        return number
 
     @property
     def _n_features_out(self) -> int:

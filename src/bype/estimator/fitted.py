@@ -22,7 +22,9 @@ from bype.run.config import TrainingConfig
 from bype.run.identity import DataIdentity
 from bype.run.opened import BlankSource, TrainedRun, write_model
 
-_ABOUT, _CORESET = "estimator.json", "coreset.safetensors"
+ABOUT = "estimator.json"
+"""The file of a run directory that holds what the estimator knows besides."""
+_CORESET = "coreset.safetensors"
 _ARRAYS = ("points", "weights", "component", "neighbours", "label_mix")
 _MAX_CORESET_BYTES = 2**32
 
@@ -88,6 +90,8 @@ class Fitted:
     coreset: Coreset
     folder: Path | None = None
     """The run directory that it came from, if there is one: an evaluation or an audit may be there."""
+    why_no_labels: str = ""
+    """Why the ``y`` of this very ``fit`` was not taken as labels; it is not saved."""
 
     def model(self, device: torch.device | str) -> LatentModel:
         """Build the model."""
@@ -109,17 +113,17 @@ class Fitted:
         values = {name: getattr(self.coreset, name) for name in _ARRAYS}
         arrays = {name: np.ascontiguousarray(value) for name, value in values.items() if value is not None}
         write_atomic(folder / _CORESET, save_arrays(arrays))
-        write_atomic(folder / _ABOUT, to_json(dataclasses.asdict(self.about)))
+        write_atomic(folder / ABOUT, to_json(dataclasses.asdict(self.about)))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read what :meth:`save` or :meth:`save_beside` wrote; it may come from a stranger."""
         run = TrainedRun.open(folder)
-        if not (folder / _ABOUT).exists():
+        if not (folder / ABOUT).exists():
             raise FileError(f"{folder} is a run, but no saved estimator; open it with bype.TrainedRun.open")
-        about = decode_file(About, folder / _ABOUT)
+        about = decode_file(About, folder / ABOUT)
         if (about.layout.stored_shape, about.layout.dtype) != (run.data.shape, run.data.dtype):
-            raise FileError(f"{folder / _ABOUT} does not fit the model beside it; save the estimator again")
+            raise FileError(f"{folder / ABOUT} does not fit the model beside it; save the estimator again")
         numbers = {name: value.numpy() for name, value in run.model.state_dict().items()}
         coreset = _read_coreset(folder / _CORESET, about, run.config)
         return cls(run.config, run.data, run.step, numbers, about, coreset, folder)

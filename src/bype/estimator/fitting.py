@@ -79,7 +79,7 @@ def fit_examples(given: Given, parameters: Parameters, run_dir: Path | None) -> 
     about = About(
         format="bype-estimator",
         version=1,
-        parameters=parameters,
+        parameters=dataclasses.replace(parameters, device="auto"),  # a model may be opened on another machine
         layout=given.layout,
         num_epochs=math.ceil(outcome.step / steps_per_epoch(data.num_train, config.batch_size)),
         offset=float(np.percentile(scores, 100 * parameters.contamination)),
@@ -88,8 +88,8 @@ def fit_examples(given: Given, parameters: Parameters, run_dir: Path | None) -> 
         class_kind=kind_of_classes(given.classes),
     )
     if run_dir is None and given.store is None:
-        data = dataclasses.replace(data, store="memory")  # its folder is gone
-    fitted = Fitted(config, data, step, numbers, about, coreset, run_dir)
+        data = data.without_place()  # its folder is gone
+    fitted = Fitted(config, data, step, numbers, about, coreset, run_dir, given.why_no_labels)
     if run_dir is not None:
         fitted.save_beside(run_dir)
     return fitted

@@ -13,17 +13,19 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor
 
 from bype.data.examples import as_model_input
+from bype.data.manifest import Manifest
 from bype.data.prepare import with_workable_size
 from bype.data.sources import Source, SourceOptions, open_source
+from bype.data.sources.base import LARGEST_NUMBER, can_be_stored
 from bype.data.sources.memory import source_of
 from bype.data.store import Store
+from bype.estimator.labels import labels_of
 from bype.estimator.layout import Layout
 from bype.evaluation.evaluate import default_split
+from bype.run.identity import different_column
 
 MIN_EXAMPLES = 3
 """Two to train on, and one to validate with."""
-_LARGEST_NUMBER = 3e38
-"""A store holds features in float32."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Given:
     """What was in memory, as the user has it."""
     classes: tuple[Any, ...] = ()
     names: tuple[str, ...] = ()
+    why_no_labels: str = ""
+    """Why ``y`` was not taken as labels, if it was given."""
 
 
 def examples_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
@@ -50,10 +54,13 @@ def examples_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
     if len(array) < MIN_EXAMPLES:
         raise ValueError(f"fit needs at least {MIN_EXAMPLES} samples, n_samples = {len(array)}; add some")
     estimator.n_features_in_ = layout.num_features
-    numbers, classes = _labels(y, array)
+    if y is not None:
+        check_consistent_length(array, y)
+    labels = labels_of(y)
     names = tuple(map(str, getattr(estimator, "feature_names_in_", ())))
-    source = source_of(layout.to_stored(array), numbers, classes=tuple(map(str, classes)), names=names)
-    return Given(layout, None, source, array, classes, names)
+    rows, classes = layout.to_stored_shape(array), tuple(map(str, labels.classes))
+    source = source_of(rows, labels.numbers, classes=classes, names=names)
+    return Given(layout, None, source, array, labels.classes, names, labels.why_none)
 
 
 def examples_to_use(estimator: BaseEstimator, X: Any, layout: Layout) -> Tensor:
@@ -61,18 +68,28 @@ def examples_to_use(estimator: BaseEstimator, X: Any, layout: Layout) -> Tensor:
     if not _is_place(X):
         return layout.to_model(_array(estimator, X, layout))
     if (store := _store(X)) is not None:
+        _require_kind(estimator, X, store.manifest, layout)
         split = store.split(default_split(store))
         rows = split.read(np.arange(len(split), dtype=np.int64))
     else:
         size = layout.stored_shape[1] if layout.is_image and layout.stored_shape[1] == layout.stored_shape[2] else None
         source = open_source(X, SourceOptions(size=size if Path(X).is_dir() else None))
+        _require_kind(estimator, X, source, layout)
         rows = np.concatenate([chunk.rows for pool in source.pools for _, chunk in pool.read()])
-    if rows.shape[1:] != layout.stored_shape or rows.dtype.name != layout.dtype:
+    return as_model_input(torch.from_numpy(rows)).double()
+
+
+def _require_kind(estimator: BaseEstimator, X: Any, found: Manifest | Source, layout: Layout) -> None:
+    """Refuse a place whose examples are not like those that were fitted."""
+    if (found.shape, found.dtype) != (layout.stored_shape, layout.dtype):
         raise ValueError(
-            f"{X} holds {rows.dtype.name} examples of shape {rows.shape[1:]}, "
+            f"{X} holds {found.dtype} examples of shape {found.shape}, "
             f"fitted were {layout.dtype} of shape {layout.stored_shape}"
         )
-    return as_model_input(torch.from_numpy(rows)).double()
+    if difference := different_column(tuple(getattr(estimator, "feature_names_in_", ())), found.names):
+        raise ValueError(
+            f"{X} has other columns than were fitted: {difference}; give the same columns in the same order"
+        )
 
 
 def _is_place(X: Any) -> bool:
@@ -107,6 +124,7 @@ def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[A
         X = X.detach().cpu().numpy()
     if getattr(X, "ndim", 2) in (3, 4):
         array = np.asarray(X)
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)  # torch knows no other order of bytes
         if fitted is not None and Layout.of_array(array) != fitted:
             kind = "images" if fitted.is_image else "rows of a table"
             raise ValueError(
@@ -119,22 +137,6 @@ def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[A
     table = validate_data(
         estimator, X, dtype=np.float64, reset=fitted is None, ensure_min_samples=1 if fitted else MIN_EXAMPLES
     )
-    if np.abs(table).max() > _LARGEST_NUMBER:
-        raise ValueError(f"X holds numbers beyond {_LARGEST_NUMBER:g}; bring its columns to another unit")
+    if not can_be_stored(table).all():
+        raise ValueError(f"X holds numbers beyond {LARGEST_NUMBER:g}; bring its columns to another unit")
     return np.asarray(table)
-
-
-def _labels(y: Any, X: NDArray[Any]) -> tuple[NDArray[np.int32] | None, tuple[Any, ...]]:
-    """Return class numbers (N,) and the labels that they stand for; nothing, if ``y`` does not look like labels."""
-    if y is None:
-        return None, ()
-    check_consistent_length(X, y)
-    values = np.asarray(y)
-    if values.dtype == object and all(isinstance(value, str) for value in values.flat):
-        values = values.astype(str)
-    if values.ndim != 1 or values.dtype.kind not in "biuU":
-        return None, ()
-    classes, numbers = np.unique(values, return_inverse=True)
-    if 2 * len(classes) > len(values):
-        return None, ()
-    return numbers.astype(np.int32), tuple(classes.tolist())

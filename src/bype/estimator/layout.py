@@ -77,13 +77,15 @@ class Layout:
         """What to add to a model's log p(x) to have it in the units of the data: a byte is 1/256 of a pixel's range."""
         return -self.num_features * math.log(256) if self.dtype == "uint8" else 0.0
 
-    def to_stored(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return a user's examples (N, *shape) as a store holds them."""
-        return np.ascontiguousarray(self._inward(array), dtype=DTYPES[self.dtype])
+    def to_stored_shape(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return a user's examples (N, *shape) in the shape that a store has, with all their digits."""
+        if self._is_channels_last and len(self.shape) == 3:
+            array = np.moveaxis(array, -1, 1)
+        return array.reshape(len(array), *self.stored_shape)
 
     def to_model(self, array: NDArray[Any]) -> Tensor:
         """Return a user's examples (N, *shape) as a model takes them, in float64."""
-        rows = torch.tensor(np.ascontiguousarray(self._inward(array)))
+        rows = torch.tensor(np.ascontiguousarray(self.to_stored_shape(array)))
         return as_model_input(rows).double()
 
     def to_user(self, examples: Tensor) -> NDArray[Any]:
@@ -97,8 +99,3 @@ class Layout:
     @property
     def _is_channels_last(self) -> bool:
         return self.is_image and self.shape != self.stored_shape
-
-    def _inward(self, array: NDArray[Any]) -> NDArray[Any]:
-        if self._is_channels_last and len(self.shape) == 3:
-            array = np.moveaxis(array, -1, 1)
-        return array.reshape(len(array), *self.stored_shape)

@@ -69,12 +69,12 @@ class ExampleScores:
     rows: NDArray[np.int64]
     """(n,), the row numbers in the split."""
     log_likelihood: Floats
-    """(n,), log p(x) in the units of the data, by importance weighting."""
+    """(n,), log p(x) by importance weighting: in the units of a table, and of pixels in [0, 1] for images."""
     percentile: Floats
     """(n,), the percentage of the training examples that are less likely. The model has seen these, so new
     examples have smaller percentiles than training examples, and much smaller ones if the model is overfitted."""
     reconstruction: Floats
-    """(n,), log p(x | z) at the posterior mean, in the units of the data."""
+    """(n,), log p(x | z) at the posterior mean, in the same units."""
     latent_density: Floats
     """(n,), log p(z) at the posterior mean; of the top level, if there are two."""
     log_ratio: Floats

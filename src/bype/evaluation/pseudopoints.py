@@ -134,6 +134,20 @@ def points_of(model: LatentModel) -> PriorPoints:
     return own
 
 
+def require_points_of_class(model: LatentModel, label: int, classes: Sequence[Any]) -> None:
+    """Refuse a class without pseudo-points by its name. Points without labels are left to the prior to refuse."""
+    own = model.prior.own_points()
+    if own is None or own.labels is None:
+        return
+    with_points = set(own.labels.tolist())
+    if label not in with_points:
+        there = ", ".join(repr(name) for k, name in enumerate(classes) if k in with_points)
+        raise ValueError(
+            f"class {classes[label]!r} has no pseudo-points, since none of its examples was trained on; "
+            f"choose one of {there}, or give it more examples and train again"
+        )
+
+
 @torch.no_grad()
 def describe_points(
     model: LatentModel, train: Split, classes: Sequence[Any] = (), names: tuple[str, ...] = ()

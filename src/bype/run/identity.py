@@ -1,10 +1,14 @@
 """What a run remembers of the data that it was trained on."""
 
+import re
 from dataclasses import dataclass, replace
 from typing import Self
 
 from bype.data.manifest import check_examples, require
 from bype.data.store import Store
+
+_NUMBERED = re.compile(r"column \d+")
+"""The name of a column in a table without a first line of names."""
 
 
 @dataclass(frozen=True)
@@ -50,3 +54,17 @@ class DataIdentity:
             classes=manifest.classes,
             names=manifest.names,
         )
+
+
+def different_column(trained: tuple[str, ...], found: tuple[str, ...]) -> str | None:
+    """Say in which column two tables of one shape differ; nothing, if they agree, or if one of them has no names.
+
+    Examples
+    --------
+    >>> different_column(("mass", "length"), ("length", "mass"))
+    "column 0 is called 'length' instead of 'mass'"
+    """
+    if all(map(_NUMBERED.fullmatch, trained)) or all(map(_NUMBERED.fullmatch, found)):  # also if there are none
+        return None
+    pairs = enumerate(zip(trained, found, strict=True))
+    return next((f"column {k} is called {new!r} instead of {old!r}" for k, (old, new) in pairs if old != new), None)

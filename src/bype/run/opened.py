@@ -16,7 +16,7 @@ from bype.run.build import build_model, model_bytes
 from bype.run.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 from bype.run.config import TrainingConfig
 from bype.run.directory import FORMAT_VERSION, RunError, read_config
-from bype.run.identity import DataIdentity
+from bype.run.identity import DataIdentity, different_column
 from bype.system import memory_bytes
 
 _SLACK_BYTES = 2**22
@@ -94,6 +94,11 @@ class TrainedRun:
                 f"{store.folder} holds {store.manifest.dtype} examples of shape {store.manifest.shape}, "
                 f"{self.folder} was trained on {self.data.dtype} of shape {self.data.shape}; "
                 f"give a store of such examples, or leave out --data"
+            )
+        if difference := different_column(self.data.names, store.manifest.names):
+            raise RunError(
+                f"{store.folder} has other columns than {self.folder} was trained on: {difference}; "
+                f"give a store with the same columns in the same order, or leave out --data"
             )
         return store
 

@@ -11,7 +11,18 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy_format
 
-from bype.data.sources.base import CHUNK_BYTES, FILL_GAPS, Chunk, Pool, Source, SourceError, SourceOptions, numbered
+from bype.data.sources.base import (
+    CHUNK_BYTES,
+    FILL_GAPS,
+    Chunk,
+    Pool,
+    Source,
+    SourceError,
+    SourceOptions,
+    as_floats,
+    can_be_stored,
+    numbered,
+)
 
 _EXAMPLE_NAMES = ("x", "images", "data", "features")
 _LABEL_NAMES = ("y", "labels", "targets")
@@ -80,7 +91,12 @@ def layout(path: Path | str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tu
         raise SourceError(f"{path}: images of shape {shape[1:]} seem to have an alpha channel; remove it")
     if shape[3] in (1, 3):
         return (shape[3], shape[1], shape[2]), "uint8", True
-    return shape[1:], "uint8", False
+    if shape[1] in (1, 3):
+        return shape[1:], "uint8", False
+    raise SourceError(
+        f"{path}: images of shape {shape[1:]} have neither 1 nor 3 channels, first or last; "
+        f"keep 1 or 3 channels, or give features: array.reshape(len(array), -1)"
+    )
 
 
 class _Arrays:
@@ -162,8 +178,8 @@ class _Arrays:
         first = 0
         for block in self._blocks(examples):
             rows = block.transpose(0, 3, 1, 2) if channels_last else block.reshape(len(block), *shape)
-            rows = rows.astype(np.float32) if dtype == "float32" else rows
-            if dtype == "float32" and not np.isfinite(rows).all():
+            rows = as_floats(rows) if dtype == "float32" else rows
+            if dtype == "float32" and not can_be_stored(rows).all():
                 raise SourceError(
                     f"{self.path}: example {first} or one soon after holds a number that is not finite; {FILL_GAPS}"
                 )

@@ -20,7 +20,11 @@ class DifferentSizesError(SourceError):
 
 
 class Chunk(NamedTuple):
-    """Some consecutive examples (n, *shape) and, if they have labels, these (n,)."""
+    """Some consecutive examples (n, *shape) and, if they have labels, these (n,).
+
+    Pixels are bytes. Features are floats with all the digits that the user has: a store holds float32, and ``prepare``
+    refuses columns for which these are too few.
+    """
 
     rows: NDArray[Any]
     labels: NDArray[np.int32] | None = None
@@ -89,6 +93,21 @@ def shares(splits: Collection[str | None], split: str | None) -> tuple[float, fl
 
 FILL_GAPS = "fill gaps first, for instance with scikit-learn: SimpleImputer().fit_transform(table)"
 """What to do about a table with gaps."""
+
+
+LARGEST_NUMBER = 3e38
+"""A store holds features in float32."""
+
+
+def as_floats(numbers: NDArray[Any]) -> NDArray[np.floating]:
+    """Return numbers as floats without losing a digit: in float32 where that is enough, else in float64."""
+    kind = np.float64 if numbers.dtype == object else np.result_type(numbers.dtype, np.float32)
+    return numbers.astype(kind, copy=False)
+
+
+def can_be_stored(numbers: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Tell which numbers are finite in float32."""
+    return np.asarray(np.abs(numbers) < LARGEST_NUMBER)
 
 
 def require_extra(module: str, extra: str) -> None:

@@ -21,7 +21,7 @@ def source_of(
     Parameters
     ----------
     rows
-        (N, *shape) as a store holds them: bytes or float32.
+        (N, *shape): bytes, or floats, which a store holds in float32.
     labels
         (N,), numbers of classes.
     classes
@@ -39,4 +39,5 @@ def source_of(
             yield Chunk(rows[part], None if labels is None else labels[part])
 
     pool = Pool(None, len(rows), lambda: numbered(chunks()), validation=validation)
-    return Source("arrays in memory", rows.shape[1:], rows.dtype.name, (pool,), labels is not None, classes, names)
+    dtype = "uint8" if rows.dtype == np.uint8 else "float32"
+    return Source("arrays in memory", rows.shape[1:], dtype, (pool,), labels is not None, classes, names)

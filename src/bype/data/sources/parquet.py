@@ -19,6 +19,8 @@ from bype.data.sources.base import (
     Source,
     SourceError,
     SourceOptions,
+    as_floats,
+    can_be_stored,
     numbered,
     require_extra,
     shares,
@@ -215,7 +217,7 @@ class _Table:
         name, _, batch = next(self._batches(self.features))
         return int(self._rows(name, 0, batch.slice(0, 1)).shape[1])
 
-    def _rows(self, file: str, first: int, batch: Any) -> NDArray[np.float32]:
+    def _rows(self, file: str, first: int, batch: Any) -> NDArray[np.floating]:
         parts = []
         for name in self.features:
             column = batch.column(name)
@@ -225,9 +227,9 @@ class _Table:
                 part = column.flatten().to_numpy(zero_copy_only=False).reshape(batch.num_rows, -1)
             else:
                 part = column.to_numpy(zero_copy_only=False)[:, None]
-            part = part.astype(np.float32)
-            if not np.isfinite(part).all():
-                row = first + int(np.flatnonzero(~np.isfinite(part).all(1))[0])
+            part = as_floats(part)
+            if not can_be_stored(part).all():
+                row = first + int(np.flatnonzero(~can_be_stored(part).all(1))[0])
                 raise SourceError(f"{file}: column {name!r}, row {row}: not a finite number; {FILL_GAPS}")
             parts.append(part)
         return np.concatenate(parts, axis=1)

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from bype.data.sources.base import FILL_GAPS, Chunk, Pool, Source, SourceError, SourceOptions, numbered
+from bype.data.sources.base import (
+    FILL_GAPS,
+    LARGEST_NUMBER,
+    Chunk,
+    Pool,
+    Source,
+    SourceError,
+    SourceOptions,
+    numbered,
+)
 from bype.suggestions import did_you_mean
 
 _GAPS = ("", "?", "-", "na", "n/a", "nan", "null", "none", "inf", "-inf")
@@ -101,7 +110,7 @@ class _Table:
 
     def _chunk(self, rows: list[list[float]], labels: list[int]) -> Chunk:
         has_labels = self.label_column is not None
-        return Chunk(np.array(rows, dtype=np.float32), np.array(labels, dtype=np.int32) if has_labels else None)
+        return Chunk(np.array(rows), np.array(labels, dtype=np.int32) if has_labels else None)
 
 
 def _number(cell: str) -> float | None:
@@ -109,4 +118,4 @@ def _number(cell: str) -> float | None:
         value = float(cell)
     except ValueError:
         return None
-    return value if math.isfinite(value) and abs(value) < 3e38 else None
+    return value if math.isfinite(value) and abs(value) < LARGEST_NUMBER else None
