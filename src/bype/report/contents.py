@@ -118,7 +118,7 @@ def gather(folder: Path, name: str, data: Path | None = None) -> RunContents:
     run = TrainedRun.open(folder, data)
     contents = measured(run, name)
     try:
-        store = own_store(run.data, data)
+        store = own_store(run.folder, run.data, data)
     except (RunError, FileError) as error:
         store = None
         contents.notes.append(f"The data are not available, so the sections that need them are left out: {error}")
