@@ -206,6 +206,17 @@ def test_fit_takes_a_table(tmp_path, capsys):
     assert "more.csv" in printed
     assert "warning" not in printed
     assert "Features" in (tmp_path / "run" / "report.html").read_text()
+    # a run that is moved takes its store along, and resumes
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert main(["reconstruct", str(tmp_path / "moved"), "--out", str(tmp_path / "made.csv")]) == 0
+    assert main(["fit", str(tmp_path / "t.csv"), "--out", str(tmp_path / "moved")]) == 0
+    assert "left out" not in (tmp_path / "moved" / "report.html").read_text()
+    # so does a run whose store is elsewhere and was moved
+    (tmp_path / "moved" / "store").rename(tmp_path / "store")
+    assert main(["fit", str(tmp_path / "store"), "--out", str(tmp_path / "moved")]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "moved")]) == 1
+    assert "which does not exist; say where they are with --data" in capsys.readouterr().err
     rows[:, 1] *= 1000
     np.save(tmp_path / "t.npy", rows)
     assert main(["fit", str(tmp_path / "t.npy"), "--out", str(tmp_path / "wide"), "--minutes", "0.01"]) == 0

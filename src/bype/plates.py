@@ -27,6 +27,19 @@ def to_bytes(pixels: NDArray[Any]) -> NDArray[np.uint8]:
     return np.clip(np.floor(np.asarray(pixels, dtype=np.float64) * 256), 0, 255).astype(np.uint8)
 
 
+def stored_to_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return images as a store holds them in bytes: bytes stay as they are, floats in [0, 1] are turned into bytes.
+
+    Examples
+    --------
+    >>> stored_to_bytes(np.array([0, 7, 255], dtype=np.uint8)).tolist()
+    [0, 7, 255]
+    >>> stored_to_bytes(np.array([0.0, 0.5, 1.0])).tolist()
+    [0, 128, 255]
+    """
+    return rows if rows.dtype == np.uint8 else to_bytes(rows)
+
+
 def plate(lines: Sequence[NDArray[np.uint8]], *, is_clear: bool = False) -> Image.Image:
     """Lay out images in lines, each (n, channels, height, width) in bytes; lines may differ in n.
 

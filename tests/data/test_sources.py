@@ -161,14 +161,42 @@ def test_tables(tmp_path):
         ("a,b\n1,nan\n", "not a number"),
         ("a,b\n", "no lines"),
         ("", "is empty"),
+        ("\n\n", "is empty"),
+        ("5.1,3.5,setosa\n4.9,3.0,setosa\n", "holds 'setosa' among numbers.*header line.*--label.*numbers only"),
+        ("5.1,NA,1\n4.9,3.0,2\n", "holds 'NA' among numbers or gaps"),
+        ("5.1,,1\n4.9,3.0,2\n", "holds '' among numbers or gaps"),
+        (",?\n1,2\n", "holds '' among numbers or gaps"),
     ],
 )
 def test_broken_tables_name_the_line(tmp_path, text, message):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(SourceError, match=message):
         prepare(tmp_path / "t.csv", tmp_path / "store", validation=0, test=0)
-    with pytest.raises(SourceError, match=r"no column 'q'|is empty"):
+    with pytest.raises(SourceError, match=r"no column 'q'|is empty|header line"):
         prepare(tmp_path / "t.csv", tmp_path / "store", SourceOptions(label="q"))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("1,2\n3,4\n", ("column 0", "column 1")),
+        ('"height\n(cm)",width\n1,2\n3,4\n', ("height\n(cm)", "width")),  # a name of two lines
+        ("\na,b\n1,2\n\n3,4\n", ("a", "b")),
+        (",b\n1,2\n3,4\n", ("", "b")),  # pandas leaves the name of an index blank
+    ],
+)
+def test_the_first_line_is_names_or_an_example(tmp_path, text, names):
+    (tmp_path / "t.csv").write_text(text)
+    prepare(tmp_path / "t.csv", tmp_path / "store", validation=0, test=0)
+    manifest, splits = contents(tmp_path / "store")
+    assert manifest.names == names
+    assert sorted(splits["train"][0].tolist()) == [[1, 2], [3, 4]]
+
+
+def test_a_table_in_another_encoding_is_refused(tmp_path):
+    (tmp_path / "t.csv").write_bytes("höhe,b\n1,2\n".encode("latin-1"))
+    with pytest.raises(SourceError, match=r"t.csv, line 0: 'utf-8' codec"):
+        prepare(tmp_path / "t.csv", tmp_path / "store")
 
 
 def test_a_folder_of_images_of_all_kinds(tmp_path):

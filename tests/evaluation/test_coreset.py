@@ -2,8 +2,12 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import bype
+from bype.cli import main
+from bype.data.store import Store
+from bype.report.contents import gather
 
 
 def test_a_run_gives_its_coreset(trained_bype):
@@ -41,3 +45,39 @@ def test_a_column_that_is_called_weight_is_not_overwritten():
     assert coreset.labels is None
     with pytest.raises(ValueError, match="called 'weight' too"):
         coreset.to_frame()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_of_floats_are_shown_with_their_neighbours(tmp_path, channels):
+    images = np.random.default_rng(0).uniform(size=(60, channels, 8, 8)).astype(np.float32)
+    bype.ByPEVAE(n_pseudopoints=5, max_epochs=1, n_draws=5, run_dir=tmp_path / "run").fit(images)
+    assert main(["coreset", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
+    assert main(["data", "check", str(tmp_path / "run" / "store"), "--sheet", str(tmp_path / "sheet.png")]) == 0
+    with np.load(tmp_path / "out" / "coreset.npz") as archive:
+        nearest = archive["neighbours"][0, 0]
+    train = Store(tmp_path / "run" / "store").split("train")
+
+    def tile(path, left, row):
+        """An image in a picture, and what it must be: 256 levels of equal width."""
+        shown = np.asarray(Image.open(path))[:8, left : left + 8].reshape(8, 8, channels)
+        return shown, np.floor(256 * train.read(np.array([row]))[0]).transpose(1, 2, 0)
+
+    assert np.array_equal(*tile(tmp_path / "out" / "nearest.png", 10, nearest))  # beside the first point and a gap of 2
+    assert np.array_equal(*tile(tmp_path / "sheet.png", 10, 1))
+    contents = gather(tmp_path / "run", "run")
+    unusual = contents.unusual[0]
+    split = Store(tmp_path / "run" / "store").split("validation")
+    expected = np.floor(256 * split.read(np.array([unusual.row]))[0]).transpose(1, 2, 0)
+    assert np.array_equal(np.asarray(unusual.picture).reshape(8, 8, channels), expected)
+
+
+def test_an_export_that_fails_leaves_nothing(trained_bype, tmp_path, monkeypatch):
+    words = ["coreset", str(trained_bype), "--out", str(tmp_path / "out")]
+    with monkeypatch.context() as broken:
+        broken.setattr(bype.Coreset, "with_neighbours", lambda *given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            main(words)
+    assert list(tmp_path.iterdir()) == []
+    assert main(words) == 0
+    assert main(words) == 1  # nothing is overwritten

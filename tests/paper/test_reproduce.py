@@ -19,6 +19,7 @@ from bype.data.files import FileError
 from bype.paper.cells import FULL, REDUCED, Cell, config_of
 from bype.paper.cost import Pace, cost_lines, hours
 from bype.paper.items import ITEMS
+from bype.paper.page import BEGIN, END
 from bype.paper.records import Records
 from bype.paper.reproduce import cells_of, seconds_per_epoch
 from bype.paper.tables import table
@@ -236,6 +237,20 @@ def test_the_list_names_every_item_with_its_state(filled, capsys):
     assert states["table4"].endswith("5 cells; not yet run")
 
 
+def test_a_page_removes_old_figures_and_nothing_of_anyone_elses(tmp_path):
+    page, pictures = tmp_path / "page.md", tmp_path / "pictures" / "paper"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    (pictures / "drafts").mkdir(parents=True)
+    for name in ("figure4.svg", "figure1-reduced.png", "mine.png", "figure4.xcf"):
+        (pictures / name).write_text(name)
+    (tmp_path / "empty").mkdir()
+    assert main(["reproduce", "page", "--out", str(tmp_path / "empty"), "--page", str(page)]) == 0
+    assert sorted(path.name for path in pictures.iterdir()) == ["drafts", "figure4.xcf", "mine.png"]
+    assert page.read_text().startswith("before\n")
+    assert page.read_text().endswith("after\n")
+    assert "old" not in page.read_text().splitlines()
+
+
 def test_records_of_the_earlier_script_are_read():
     """It kept neither plates nor the time of an epoch."""
     records = Records.read(OLD_RECORDS)
@@ -246,10 +261,11 @@ def test_records_of_the_earlier_script_are_read():
 
 
 def test_seconds_of_an_epoch_leave_out_the_time_between_two_processes(tmp_path):
-    told = [(10, 4.0), (20, 6.0), (30, 9.0), (30, 1.0), (40, 2.5)]  # resumed after the third line
+    # an update after step 20 took 10 seconds; the run resumed after the fourth line
+    told = [(10, 4.0), (20, 6.0), (20, 16.0), (30, 19.0), (30, 1.0), (40, 2.5), (20, 3.0)]  # and once more at the end
     lines = [json.dumps({"step": step, "seconds_in_process": seconds}) for step, seconds in told]
     (tmp_path / "timings.jsonl").write_text("\n".join(lines))
-    assert seconds_per_epoch(tmp_path, 100) == pytest.approx(100 * (2.0 + 3.0 + 1.5) / 30, abs=1e-3)
+    assert seconds_per_epoch(tmp_path, 100) == pytest.approx(100 * (2.0 + 10.0 + 3.0 + 1.5) / 30, abs=1e-3)
     assert seconds_per_epoch(tmp_path / "none", 100) is None
 
 

@@ -1,16 +1,20 @@
 """Pseudo-points of each class's own: against brute force, and on images that were really learned."""
 
+import dataclasses
+import hashlib
 import json
 import shutil
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load, save
 from scipy.stats import norm
 from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 
 from bype.cli import main
+from bype.data.files import to_json
 from bype.evaluation.generation import sample
 from bype.evaluation.pseudopoints import describe_points
 from bype.likelihoods import FixedGaussian
@@ -22,7 +26,9 @@ from bype.pseudocoreset.settings import TrackingSettings
 from bype.pseudocoreset.tracking import LabelledMixture, TrackedPseudocoresetPrior, TrackedStep, Tracking
 from bype.report.contents import gather
 from bype.report.page import render
+from bype.run.checkpoint import CheckpointError
 from bype.run.config import ConfigError
+from bype.run.directory import read_config
 from bype.run.opened import TrainedRun
 from bype.training.loop import train
 from small_runs import image_store, small_config, striped_images
@@ -181,6 +187,26 @@ def test_a_strangers_number_of_examples_takes_no_memory(labelled_run, tmp_path):
     (copy / "config.json").write_text(json.dumps(config))
     found, own = (TrainedRun.open(folder).model.prior.own_points().labels for folder in (copy, labelled_run))
     assert torch.equal(found, own)
+
+
+@pytest.mark.parametrize("label", [3, 2**31 - 1])  # the first that is too large, and one that would take 16 GB
+def test_labels_of_classes_that_the_data_do_not_have_are_refused(labelled_run, labelled_store, tmp_path, label):
+    copy = tmp_path / "run"
+    shutil.copytree(labelled_run, copy)
+    for manifest in copy.glob("*/*/manifest.json"):
+        model = manifest.with_name("model.safetensors")
+        tensors = load(model.read_bytes())
+        tensors["prior.pseudocoreset.labels"][0] = label
+        model.write_bytes(save(tensors))
+        content, written = json.loads(manifest.read_text()), model.read_bytes()
+        content["files"][model.name] = {"bytes": len(written), "sha256": hashlib.sha256(written).hexdigest()}
+        manifest.write_bytes(to_json(content))
+    with pytest.raises(CheckpointError, match="does not fit its config"):
+        TrainedRun.open(copy)
+    assert main(["coreset", str(copy), "--out", str(tmp_path / "out")]) == 1
+    config, _ = read_config(copy)
+    with pytest.raises(ConfigError, match=f"has the label {label}, and the data have 3 classes"):
+        train(dataclasses.replace(config, length="25 epochs"), labelled_store, copy)
 
 
 def test_what_does_not_fit_is_refused(tmp_path, labelled_store):

@@ -71,18 +71,20 @@ def fit(words: list[str]) -> int:
         print(f"stopped at step {outcome.step}. To resume, run the same command.")
         result(run=options.out, state=outcome.state, step=outcome.step)
         return 128 + (outcome.signal or 0)
-    run = TrainedRun.open(options.out)
+    run = TrainedRun.open(options.out, store.folder)
     known = read_results(options.out).find(store.manifest.fingerprint, default_split(store))
     is_known = known is not None and known.step == run.step and known.density is not None
     density = None if is_known else DensityOptions(_DRAWS, _IMAGES)
-    found = evaluate(run, default_split(store), density=density, with_baseline=True, stage=progress_bar)
+    found = evaluate(
+        run, default_split(store), data=store.folder, density=density, with_baseline=True, stage=progress_bar
+    )
     for line in describe(found):
         print(line)
     if found.baseline is not None and found.density is not None:
         print(f"\n{found.baseline.verdict(found.density, math.prod(run.data.shape))}")
     page = options.out / "report.html"
     result(run=options.out, report=page, **dataclasses.asdict(found))
-    write_atomic(page, render([gather(options.out, options.out.absolute().name)]).encode())
+    write_atomic(page, render([gather(options.out, options.out.absolute().name, store.folder)]).encode())
     print(f"\nopen {page.absolute()} in a browser\n\nthen try:")
     plate = "more.png" if len(run.data.shape) == 3 else "more.csv"
     print(f"  bype sample {options.out} --like 0 --count 9 --out {plate}")

@@ -196,7 +196,7 @@ def coreset(words: list[str]) -> int:
 
     run = TrainedRun.open(options.run, options.data)
     points = pseudopoints.coreset(run, options.data)
-    export_points(points, run, open_store(run.data, options.data), options.out)
+    export_points(points, run, open_store(run.folder, run.data, options.data), options.out)
     heaviest = zip(points.component[:5], points.weights[:5], strict=True)
     top = ", ".join(f"{component} ({weight:.0f})" for component, weight in heaviest)
     print(f"{len(points.weights)} pseudo-points that stand for {points.weights.sum():,.0f} examples in {options.out}")

@@ -9,7 +9,7 @@ from PIL import Image
 
 from bype.data.manifest import StoreError
 from bype.data.store import Split, Store
-from bype.plates import is_image_shape, plate
+from bype.plates import is_image_shape, plate, stored_to_bytes
 
 _CHUNK_ROWS = 4096
 _SHEET_COLUMNS = 10
@@ -75,7 +75,7 @@ def contact_sheet(store: Store) -> Image.Image:
     split = store.split("train")
     if not is_image_shape(split.shape):
         raise StoreError(f"{store.folder} has no images to show, its examples have the shape {split.shape}")
-    return plate([split.read(rows) for rows in _chosen_rows(store)])
+    return plate([stored_to_bytes(split.read(rows)) for rows in _chosen_rows(store)])
 
 
 def _chosen_rows(store: Store) -> list[NDArray[np.int64]]:

@@ -162,7 +162,7 @@ def audit_run(
     stage
         Called with the title of each stage.
     """
-    store = own_store(run.data, data)
+    store = own_store(run.folder, run.data, data)
     name = next((name for name in ("test", "validation") if name in store.manifest.splits), None)
     if name is None:
         raise RunError(f"{store.folder} has no test or validation split; an audit compares with held-out examples")

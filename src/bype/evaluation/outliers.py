@@ -136,7 +136,7 @@ def score_examples(
         Called with the title of each stage.
     """
     options = options or ScoreOptions()
-    own, store = own_store(run.data, data), run.store(data)
+    own, store = own_store(run.folder, run.data, data), run.store(data)
     train, split = own.split("train"), store.split(split_name or default_split(store))
     is_training = split.name == "train" and store.manifest.fingerprint == own.manifest.fingerprint
     with stage("fitting the linear model"):

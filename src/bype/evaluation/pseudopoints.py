@@ -15,7 +15,7 @@ from sklearn.neighbors import NearestNeighbors
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.store import Split
 from bype.models.base import LatentModel
-from bype.plates import to_bytes
+from bype.plates import stored_to_bytes, to_bytes
 from bype.priors.base import PriorPoints, encode_points
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun, open_store
@@ -97,7 +97,7 @@ class Coreset:
         """Return the points as Pillow images."""
         if self.points.ndim < 3:
             raise ValueError("these points are rows of a table, not images; take to_frame() instead")
-        pixels = self.points if self.points.dtype == np.uint8 else to_bytes(self.points)
+        pixels = stored_to_bytes(self.points)
         if pixels.ndim == 4 and pixels.shape[3] not in (1, 3):
             pixels = np.moveaxis(pixels, 1, 3)
         return [Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image) for image in pixels]
@@ -106,7 +106,7 @@ class Coreset:
         """Return the heaviest points in bytes, each followed by the training examples nearest to it."""
         pixels = to_bytes(self.points[:count])
         return [
-            np.concatenate([point[None], train.read(self.neighbours[k, :num_neighbours])])
+            np.concatenate([point[None], stored_to_bytes(train.read(self.neighbours[k, :num_neighbours]))])
             for k, point in enumerate(pixels)
         ]
 
@@ -122,7 +122,7 @@ def coreset(run: TrainedRun, data: Path | str | None = None) -> Coreset:
         Where the store that it was trained on is, if it has moved.
     """
     points_of(run.model)  # refuses a run without points before it looks for the data
-    store = open_store(run.data, None if data is None else Path(data))
+    store = open_store(run.folder, run.data, None if data is None else Path(data))
     return describe_points(run.model, store.split("train"), run.data.classes, run.data.names)
 
 

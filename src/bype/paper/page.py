@@ -75,6 +75,12 @@ def draw_all(records: Records) -> dict[str, bytes]:
     return drawn
 
 
+def _drawable() -> set[str]:
+    """Return the names of all files that :func:`draw_all` may make."""
+    figures = [item.name for item in ITEMS.values() if not item.is_table]
+    return {f"{name}{protocol.suffix}.{kind}" for name in figures for protocol in PROTOCOLS for kind in ("png", "svg")}
+
+
 def printed(records: Records, pictures: dict[str, bytes]) -> str:
     """Return what stands between the marks of the page."""
     addresses = {name.split(".")[0]: f"pictures/paper/{name}" for name in pictures}
@@ -82,7 +88,10 @@ def printed(records: Records, pictures: dict[str, bytes]) -> str:
 
 
 def write_page(records: Records, page: Path) -> None:
-    """Print the tables and figures into a page, between two marks; figures go to ``pictures/paper`` beside it."""
+    """Print the tables and figures into a page, between two marks; figures go to ``pictures/paper`` beside it.
+
+    Figures there that are no longer drawn are removed; other files stay.
+    """
     text = page.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -93,7 +102,6 @@ def write_page(records: Records, page: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in pictures.items():
         write_atomic(folder / name, content)
-    for old in folder.iterdir():
-        if old.name not in pictures:
-            old.unlink()
+    for name in _drawable() - pictures.keys():
+        (folder / name).unlink(missing_ok=True)
     write_atomic(page, f"{before}{printed(records, pictures)}{after}".encode())

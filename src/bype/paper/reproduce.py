@@ -257,9 +257,10 @@ def seconds_per_epoch(run: Path, steps: int) -> float | None:
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     seconds = done = 0.0
     for before, after in itertools.pairwise(lines):
-        if after["step"] > before["step"] and after["seconds_in_process"] > before["seconds_in_process"]:
-            seconds += after["seconds_in_process"] - before["seconds_in_process"]
-            done += after["step"] - before["step"]
+        passed, steps_apart = (after[name] - before[name] for name in ("seconds_in_process", "step"))
+        if passed > 0 and steps_apart >= 0:  # else another process resumed in between; an update adds time and no step
+            seconds += passed
+            done += steps_apart
     return round(seconds / done * steps, 3) if done else None
 
 

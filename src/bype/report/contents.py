@@ -17,7 +17,7 @@ from bype.evaluation.outliers import ScoreOptions, score_examples
 from bype.evaluation.pseudopoints import Coreset, describe_points
 from bype.evaluation.records import ClassifierError, Evaluation, read_results
 from bype.mixtures import NormalMixture
-from bype.plates import grid, is_image_shape, plate, to_bytes
+from bype.plates import grid, is_image_shape, plate, stored_to_bytes, to_bytes
 from bype.run.config import TrainingConfig
 from bype.run.directory import RunError
 from bype.run.identity import DataIdentity
@@ -118,7 +118,7 @@ def gather(folder: Path, name: str, data: Path | None = None) -> RunContents:
     run = TrainedRun.open(folder, data)
     contents = measured(run, name)
     try:
-        store = own_store(run.data, data)
+        store = own_store(run.folder, run.data, data)
     except (RunError, FileError) as error:
         store = None
         contents.notes.append(f"The data are not available, so the sections that need them are left out: {error}")
@@ -144,14 +144,14 @@ def _add_unusual(contents: RunContents, run: TrainedRun, store: Store) -> None:
     contents.unusual_of = f"{len(found.rows):,} {split.name} examples"
     names = feature_names(run.data)
     for place in found.least_likely(_UNUSUAL):
-        pixels = split.read(found.rows[place : place + 1])
+        rows = split.read(found.rows[place : place + 1])
         contents.unusual.append(
             UnusualExample(
                 row=int(found.rows[place]),
                 log_likelihood=float(found.log_likelihood[place]),
                 percentile=float(found.percentile[place]),
                 log_ratio=float(found.log_ratio[place]),
-                picture=plate([pixels]) if is_image_shape(run.data.shape) else None,
+                picture=plate([stored_to_bytes(rows)]) if is_image_shape(run.data.shape) else None,
                 columns=[] if found.columns is None else [names[k] for k in found.columns[place]],
             )
         )

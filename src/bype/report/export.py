@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bype.data.examples import as_stored
-from bype.data.files import FileError
+from bype.data.files import new_folder
 from bype.data.store import Store
 from bype.data.writer import StoreWriter
 from bype.evaluation.pseudopoints import Coreset
@@ -22,16 +22,18 @@ _NEAREST_LINES = 40
 
 
 def export_points(points: Coreset, run: TrainedRun, store: Store, out: Path) -> None:
-    """Write a pseudocoreset to a new folder.
+    """Write a pseudocoreset to a new folder, which appears when it is complete.
 
     ``coreset.npz`` has points, weights, component numbers, the rows of the nearest training examples and the mix of
     their labels. ``store`` is a store of the points, with the most frequent of these labels. ``weights.svg`` is a
     histogram of the weights. For images, ``points.png`` shows all points by weight, and ``nearest.png`` the heaviest,
     each with the training examples nearest to it.
     """
-    if out.exists() and any(out.iterdir()):
-        raise FileError(f"{out} exists and is not empty; choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
+    with new_folder(out) as folder:
+        _write(points, run, store, folder)
+
+
+def _write(points: Coreset, run: TrainedRun, store: Store, folder: Path) -> None:
     arrays: dict[str, Any] = {
         "points": points.points,
         "weights": points.weights,
@@ -40,19 +42,19 @@ def export_points(points: Coreset, run: TrainedRun, store: Store, out: Path) -> 
     }
     if points.label_mix is not None:
         arrays |= {"label_mix": points.label_mix, "classes": np.array(run.data.classes)}
-    np.savez(out / "coreset.npz", **arrays)
-    _write_store(points, run, out / "store")
+    np.savez(folder / "coreset.npz", **arrays)
+    _write_store(points, run, folder / "store")
     chart = histogram(
         points.weights.tolist(), title="Weights of the pseudo-points", x_label="weight", y_label="pseudo-points"
     )
     style = element("style", Markup(STANDALONE_STYLE))
     named = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    (out / "weights.svg").write_text(named.replace("<title>", f"{style}<title>", 1), encoding="utf-8")
+    (folder / "weights.svg").write_text(named.replace("<title>", f"{style}<title>", 1), encoding="utf-8")
     if is_image_shape(run.data.shape):
         pixels = to_bytes(points.points)
-        (out / "points.png").write_bytes(png(grid(pixels, _COLUMNS)))
+        (folder / "points.png").write_bytes(png(grid(pixels, _COLUMNS)))
         train = store.split("train")
-        (out / "nearest.png").write_bytes(png(plate(points.with_neighbours(train, _NEAREST_LINES, _NEIGHBOURS))))
+        (folder / "nearest.png").write_bytes(png(plate(points.with_neighbours(train, _NEAREST_LINES, _NEIGHBOURS))))
 
 
 def _write_store(points: Coreset, run: TrainedRun, folder: Path) -> None:

@@ -59,6 +59,16 @@ def labels_for(config: TrainingConfig, split: Split) -> Tensor | None:
     return torch.from_numpy(split.labels(np.arange(len(split), dtype=np.int64)))
 
 
+def require_known_classes(model: LatentModel, num_classes: int) -> None:
+    """Refuse pseudo-points with labels that the data do not have: a state may come from a stranger."""
+    own = model.prior.own_points()
+    if own is not None and own.labels is not None and (largest := int(own.labels.max())) >= num_classes:
+        raise ConfigError(
+            f"a pseudo-point has the label {largest}, and the data have {num_classes} classes, counted from 0; "
+            f"the run is damaged: train it again in another folder"
+        )
+
+
 def require_fitting(config: TrainingConfig, shape: tuple[int, ...], num_train: int) -> None:
     """Refuse a config that does not suit the data, before anything is made."""
     is_image = len(shape) == 3

@@ -12,7 +12,7 @@ from bype.data.files import to_json, write_synced
 from bype.data.store import Store
 from bype.models.base import LatentModel
 from bype.priors import ExampleSource
-from bype.run.build import build_model, model_bytes
+from bype.run.build import build_model, model_bytes, require_known_classes
 from bype.run.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 from bype.run.config import TrainingConfig
 from bype.run.directory import FORMAT_VERSION, RunError, read_config
@@ -73,11 +73,12 @@ class TrainedRun:
             raise CheckpointError(f"{folder} needs {2 * needed / 1e9:.0f} GB of memory, not {memory / 1e9:.0f}")
         source: ExampleSource = BlankSource(identity)
         if config.prior == "exemplar":
-            source = StoreSource(own_store(identity, data).split("train"), device)
+            source = StoreSource(own_store(folder, identity, data).split("train"), device)
         model = build_model(config, identity.shape, source)
         tensors = checkpoints.load_model(step, size)
         try:
             model.load_state_dict(tensors)
+            require_known_classes(model, len(identity.classes))
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"checkpoint {step} in {folder} does not fit its config") from error
         if not all(value.isfinite().all() for value in model.state_dict().values()):
@@ -88,7 +89,7 @@ class TrainedRun:
 
     def store(self, data: Path | str | None = None) -> Store:
         """Open the store that the run remembers, or another one with examples of the same kind."""
-        store = open_store(self.data, None) if data is None else Store(data)
+        store = open_store(self.folder, self.data, None) if data is None else Store(data)
         if (store.manifest.shape, store.manifest.dtype) != (self.data.shape, self.data.dtype):
             raise RunError(
                 f"{store.folder} holds {store.manifest.dtype} examples of shape {store.manifest.shape}, "
@@ -132,20 +133,35 @@ class BlankSource:
         return torch.full((len(indices), *self._data.shape), 0.5 if self._data.dtype == "uint8" else 0.0)
 
 
-def open_store(identity: DataIdentity, moved_to: Path | None) -> Store:
-    """Open the store that a run was trained on, and make sure that it is the same one."""
-    if moved_to is None and not identity.store:
-        raise RunError("this run came without its data; say where they are with --data")
-    folder = Path(identity.store) if moved_to is None else moved_to
-    if not folder.exists():
-        raise RunError(f"the data of this run were in {folder}, which does not exist; say where they are with --data")
-    store = Store(folder)
-    if store.manifest.fingerprint != identity.fingerprint:
-        raise RunError(f"{folder} does not hold the data that this run was trained on; say where they are with --data")
-    return store
+def open_store(run: Path, identity: DataIdentity, moved_to: Path | None) -> Store:
+    """Open the store that a run was trained on, and make sure that it is the same one.
+
+    Parameters
+    ----------
+    run
+        The run directory. The store may be in it: then it moves with it.
+    identity
+        What the run remembers of its data.
+    moved_to
+        Where the store is. If left out, it is where the run remembers it, or in the run directory.
+    """
+    remembered = [Path(identity.store)] if identity.store else []
+    places = [*remembered, run / "store"] if moved_to is None else [moved_to]
+    found = [place for place in places if place.exists()]
+    for place in found:
+        store = Store(place)
+        if store.manifest.fingerprint == identity.fingerprint:
+            return store
+    if found:
+        cause = f"{found[0]} does not hold the data that this run was trained on"
+    elif moved_to is None and not identity.store:
+        cause = "this run came without its data"
+    else:
+        cause = f"the data of this run were in {places[0]}, which does not exist"
+    raise RunError(f"{cause}; say where they are with --data")
 
 
-def own_store(identity: DataIdentity, other: Path | None) -> Store:
-    """Open the store that a run was trained on: ``other``, if it is that one, else where the run remembers it."""
+def own_store(run: Path, identity: DataIdentity, other: Path | None) -> Store:
+    """Open the store that a run was trained on: ``other``, if it is that one, else as :func:`open_store` finds it."""
     is_own = other is not None and Store(other).manifest.fingerprint == identity.fingerprint
-    return open_store(identity, other if is_own else None)
+    return open_store(run, identity, other if is_own else None)

@@ -21,7 +21,7 @@ from bype.networks.dense import draw_dropout
 from bype.objective import ELBOTerms
 from bype.pseudocoreset.settings import OwnSettings
 from bype.randomness import BatchSlice, generator_for
-from bype.run.build import labels_for, require_fitting, scaling_for
+from bype.run.build import labels_for, require_fitting, require_known_classes, scaling_for
 from bype.run.checkpoint import Checkpoint
 from bype.run.config import ConfigError, TrainingConfig
 from bype.run.directory import RunDirectory, RunError
@@ -175,6 +175,7 @@ class Trainer:
         )
         self._snapshot = Snapshot(self._step, reporter, self._group, self._start)
         self.state = self._snapshot.restore()
+        require_known_classes(self.model, len(store.manifest.classes))
         self._schedule = Schedule(
             config, self._order.steps_per_epoch, reporter.paces(), reporter.save_paces, self._group
         )

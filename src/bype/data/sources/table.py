@@ -48,11 +48,10 @@ class _Table:
 
     def __init__(self, path: Path, label: str | None) -> None:
         self.path = path
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            first = next(csv.reader(file), None)
+        _, first = next(self._cells(), (0, []))
         if not first:
             raise SourceError(f"{path} is empty")
-        self.has_header = any(_number(cell) is None for cell in first)
+        self.has_header = _is_header(path, first)
         self.columns = first if self.has_header else [f"column {k}" for k in range(len(first))]
         if label is not None and label not in self.columns:
             near = did_you_mean(label, self.columns)
@@ -73,21 +72,28 @@ class _Table:
             raise SourceError(f"{path} has no lines below its header")
         self.classes = sorted(classes)
 
-    def _lines(self) -> Iterator[tuple[int, list[str]]]:
+    def _cells(self) -> Iterator[tuple[int, list[str]]]:
+        """Read all lines that are not blank, with their numbers."""
         with self.path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             try:
                 for cells in reader:
-                    if (self.has_header and reader.line_num == 1) or not cells:
-                        continue
-                    if len(cells) != len(self.columns):
-                        raise SourceError(
-                            f"{self.path}, line {reader.line_num}: {len(cells)} cells instead of {len(self.columns)}; "
-                            f"correct that line"
-                        )
-                    yield reader.line_num, cells
+                    if cells:
+                        yield reader.line_num, cells
             except (csv.Error, UnicodeDecodeError) as error:
                 raise SourceError(f"{self.path}, line {reader.line_num}: {error}") from error
+
+    def _lines(self) -> Iterator[tuple[int, list[str]]]:
+        """Read the lines of examples."""
+        lines = self._cells()
+        if self.has_header:
+            next(lines)
+        for line, cells in lines:
+            if len(cells) != len(self.columns):
+                raise SourceError(
+                    f"{self.path}, line {line}: {len(cells)} cells instead of {len(self.columns)}; correct that line"
+                )
+            yield line, cells
 
     def chunks(self) -> Iterator[Chunk]:
         numbers = {name: k for k, name in enumerate(self.classes)}
@@ -111,6 +117,20 @@ class _Table:
     def _chunk(self, rows: list[list[float]], labels: list[int]) -> Chunk:
         has_labels = self.label_column is not None
         return Chunk(np.array(rows), np.array(labels, dtype=np.int32) if has_labels else None)
+
+
+def _is_header(path: Path, first: list[str]) -> bool:
+    """Tell whether the first line holds names: they are no numbers. An example must not be taken for names."""
+    are_numbers = [_number(cell) is not None for cell in first]
+    if all(are_numbers):
+        return False
+    if any(are_numbers) or all(cell.strip().lower() in _GAPS for cell in first):
+        strange = first[are_numbers.index(False)]
+        raise SourceError(
+            f"{path}: the first line is neither names nor numbers, it holds {strange[:40]!r} among numbers or gaps; "
+            f"give the file a header line without numbers, and name the label column with --label; or use numbers only"
+        )
+    return True
 
 
 def _number(cell: str) -> float | None:
