@@ -176,7 +176,7 @@ def test_prepare_check_dry_run_and_train(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
     assert main([*words, *small]) == 0
     printed = capsys.readouterr().out
-    assert "epoch 2 | train -elbo" in printed
+    assert "epoch 2 | train -ELBO" in printed
     assert "finished at step 8" in printed
 
 

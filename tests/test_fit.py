@@ -69,7 +69,9 @@ def test_a_worse_model_is_said_to_be_worse(tmp_path):
     linear = found.baseline.negative_log_likelihood
     value = dataclasses.replace(linear, value=linear.value + 3.0)
     worse = dataclasses.replace(found.density, negative_log_likelihood=value, normalised=None)
-    assert found.baseline.verdict(worse, 30).startswith("It is 3.0 nats per example (0.144 bits per dimension) worse")
+    assert found.baseline.verdict(worse, 30).startswith(
+        "The model is 3.0 nats per example (0.144 bits per dimension) worse"
+    )
     assert "Try more --minutes" in found.baseline.verdict(worse, 30)
 
 

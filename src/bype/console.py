@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 Report = Callable[[int, int], None]
 """Called with how much is done and with the total."""
@@ -40,7 +40,8 @@ def progress_bar(title: str) -> Iterator[Report]:
     if _is_silent or not console.is_terminal:
         yield no_report
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    count = TextColumn("{task.fields[count]}")  # empty until the total is known
+    columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(title, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        task = progress.add_task(title, total=None, count="")
+        yield lambda done, total: progress.update(task, completed=done, total=total, count=f"{done:,} of {total:,}")

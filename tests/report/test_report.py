@@ -93,7 +93,7 @@ def test_the_page_of_one_run_has_every_part(evaluated):
     checker = checked(page)
     assert headings(checker) == [
         "Training", "In numbers", "Samples", "Samples by component", "Pseudocoreset", "Weights of the points",
-        "Classes", "Reconstructions", "Interpolations", "Least likely examples", "Map", "Nearest neighbours",
+        "Classes", "Reconstructions", "Interpolations", "Map", "Least likely examples", "Nearest neighbours",
     ]  # fmt: skip
     text = " ".join(checker.texts)
     assert "pseudocoreset of 20 points, moved by psvi" in text

@@ -4,38 +4,46 @@ import errno
 import importlib
 import io
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 
 from bype.cli.options import UsageError
-from bype.cli.output import printing
+from bype.cli.output import printing, say
 from bype.suggestions import did_you_mean
 from bype.system import print_stacks_on_signal
 
 _COMMANDS = {
-    ("data", "prepare"): ("data", "SOURCE --out STORE", "turn images, arrays or a table into a store"),
-    ("data", "check"): ("data", "STORE", "verify a store and show what is in it"),
-    ("recipes",): ("train", "", "list the recipes of bype train"),
-    ("train",): ("train", "[RECIPE] --data STORE --out RUN", "train a model, or resume a run"),
     ("fit",): ("fit", "DATA --out RUN", "prepare, train, evaluate and report in one go"),
-    ("evaluate",): ("evaluate", "RUN", "measure likelihood, prior gap, kNN accuracy, map"),
-    ("augment",): ("augment", "RUN", "train classifiers with generated examples"),
     ("sample",): ("generate", "RUN --out PNG", "generate examples, also similar to given ones"),
     ("reconstruct",): ("generate", "RUN --out PNG", "show examples and their reconstructions"),
     ("interpolate",): ("generate", "RUN --out PNG", "show the way from one example to another"),
     ("coreset",): ("generate", "RUN --out DIR", "show the pseudocoreset by weight, and export it"),
     ("embed",): ("embed", "RUN --out DIR", "write the latent means of a whole split"),
+    ("score",): ("score", "RUN --out FILE", "score each example, to find unusual ones"),
+    ("report",): ("report", "RUN [RUN ...] --out HTML", "show runs side by side on one page"),
+    ("audit",): ("audit", "RUN", "measure how close points and samples are to training data"),
+    ("export",): ("export", "RUN --out DIR", "write ONNX files that work without torch"),
+    ("share",): ("share", "RUN --out DIR | --to NAME", "write a model to share, or upload it to the Hugging Face hub"),
+    ("fetch",): ("share", "OWNER/NAME --out RUN", "download a model from the Hugging Face hub"),
+    ("data", "prepare"): ("data", "SOURCE --out STORE", "turn images, arrays or a table into a store"),
+    ("data", "check"): ("data", "STORE", "verify a store and show what is in it"),
+    ("recipes",): ("train", "", "list the recipes of bype train"),
+    ("train",): ("train", "[RECIPE] --data STORE --out RUN", "train a model, or resume a run"),
+    ("evaluate",): ("evaluate", "RUN", "measure likelihood, prior gap, kNN accuracy, map"),
+    ("augment",): ("augment", "RUN", "train classifiers with generated examples"),
     ("reproduce", "list"): ("reproduce", "", "name the paper's tables and figures, and what was run"),
     ("reproduce", "cost"): ("reproduce", "", "estimate the hours that each of them takes on this machine"),
     ("reproduce", "page"): ("reproduce", "--out DIR --page MD", "print all of them from the records"),
     ("reproduce",): ("reproduce", "ITEM --stores DIR --out DIR", "make a table or figure of the paper"),
-    ("export",): ("export", "RUN --out DIR", "write ONNX files that work without torch"),
-    ("score",): ("score", "RUN --out FILE", "score each example, to find unusual ones"),
-    ("audit",): ("audit", "RUN", "measure how close points and samples are to training data"),
-    ("share",): ("share", "RUN --out DIR | --to NAME", "write a model to share, or upload it to the Hugging Face hub"),
-    ("fetch",): ("share", "OWNER/NAME --out RUN", "download a model from the Hugging Face hub"),
-    ("report",): ("report", "RUN [RUN ...] --out HTML", "show runs side by side on one page"),
 }
+_HEADINGS = {
+    ("fit",): "Begin here:",
+    ("sample",): "Use a model:",
+    ("data", "prepare"): "Train with settings of your own:",
+    ("reproduce", "list"): "Reproduce the paper:",
+}
+"""Above which command each heading stands."""
 
 _WAYS_OUT = {
     errno.EACCES: "; choose a folder that you may write to",
@@ -76,12 +84,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _usage() -> str:
-    calls = {f"bype {' '.join(name)} {call}".rstrip(): text for name, (_, call, text) in _COMMANDS.items()}
-    width = max(map(len, calls))
-    lines = "".join(f"  {call:<{width}}  {text}\n" for call, text in calls.items())
-    more = "Add --help to a command to see its options. Each takes --json and --quiet.\n"
-    more += "For completion in your shell: bype --print-completion bash (or zsh).\n"
-    return f"usage: bype COMMAND ...\n\n{lines}\n{more}"
+    calls = {name: f"bype {' '.join(name)} {call}".rstrip() for name, (_, call, _) in _COMMANDS.items()}
+    width = max(map(len, calls.values()))
+    texts = [text for _, _, text in _COMMANDS.values()]
+    is_narrow = shutil.get_terminal_size().columns < width + 4 + max(map(len, texts))
+    lines = ""
+    for (name, call), text in zip(calls.items(), texts, strict=True):
+        lines += f"\n{_HEADINGS[name]}\n" if name in _HEADINGS else ""
+        lines += f"  {call}\n      {text}\n" if is_narrow else f"  {call:<{width}}  {text}\n"
+    more = "Add --help to a command to see its options and an example.\nEach takes --json and --quiet.\n"
+    more += "For completion in your shell: bype --print-completion bash\n(or zsh).\n"
+    return f"usage: bype COMMAND ...\n{lines}\n{more}"
 
 
 def _print_completion(words: list[str]) -> int:
@@ -103,14 +116,14 @@ def _guarded(module: str, function: str, words: list[str]) -> int:
         return code
     except _errors() as error:
         for line in (error, *getattr(error, "__notes__", ())):
-            print(f"bype: {line}", file=sys.stderr)
+            say(f"bype: {line}", sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        print(f"bype: {error.strerror or error}{where}{_WAYS_OUT.get(error.errno or 0, '')}", file=sys.stderr)
+        say(f"bype: {error.strerror or error}{where}{_WAYS_OUT.get(error.errno or 0, '')}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("bype: interrupted", file=sys.stderr)

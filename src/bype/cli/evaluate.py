@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-from bype.cli.options import MaybeCount, MaybeName, MaybePath, RunFolder, UsageError, parse
-from bype.cli.output import result
+from bype.cli.options import Flag, MaybeCount, MaybeName, MaybePath, RunFolder, UsageError, parse
+from bype.cli.output import result, say
 
 if TYPE_CHECKING:
     from bype.evaluation.records import Estimate, Evaluation
@@ -34,7 +34,7 @@ class _Evaluate:
     """Decode at most this many latents at once; more need more memory"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Choose the precision of the networks; bfloat16 is faster on some machines, and the difference is measured"""
-    no_map: bool = False
+    no_map: Flag = False
     """Leave out the t-SNE map"""
     device: str = "cpu"
     """Compute on cpu, or on cuda for a GPU"""
@@ -69,9 +69,9 @@ def evaluate(words: list[str]) -> int:
         shown = not options.no_map
         found = measure(run, split, data=options.data, density=density, with_map=shown, stage=progress_bar, group=group)
     for line in describe(found):
-        print(line)
+        say(line)
     result(run=options.run, **asdict(found))
-    print(f"written to {options.run / 'evaluation.json'}; to see it: bype report {options.run} --out report.html")
+    say(f"written to {options.run / 'evaluation.json'}; to see it: bype report {options.run} --out report.html")
     return 0
 
 

@@ -12,7 +12,7 @@ import tyro
 from bype.cli.data import say_skipped
 from bype.cli.evaluate import describe
 from bype.cli.options import MaybeCount, MaybeName, UsageError, parse
-from bype.cli.output import result
+from bype.cli.output import result, say
 
 if TYPE_CHECKING:
     from bype.data.store import Store
@@ -38,7 +38,12 @@ class _Fit:
 
 def fit(words: list[str]) -> int:
     """Prepare, train, evaluate and report."""
-    options = parse(_Fit, words, "bype fit", "Prepare, train, evaluate, report. To resume, run the same command.")
+    options = parse(
+        _Fit,
+        words,
+        "bype fit",
+        "Prepare the data, train a model, evaluate it, and write a report. To resume, run the same command.",
+    )
     if options.minutes <= 0:
         raise UsageError("--minutes must be positive")
     from bype.console import progress_bar
@@ -58,17 +63,17 @@ def fit(words: list[str]) -> int:
     if place_among_processes()[1] > 1:
         raise UsageError("bype fit is for one process; under torchrun use bype data prepare, train and evaluate")
     if (options.out / "store").exists() or (options.out / "config.json").exists():
-        print(f"resuming {options.out} with its data and settings; for others choose another --out")
+        say(f"resuming {options.out} with its data and settings; for others choose another --out")
     store = _store(options)
     if (options.out / "config.json").exists():
         config, _ = read_config(options.out)
     else:
         config = suitable_config(store, length_of(options.minutes), options.seed)
     start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
-    print(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {config.length}")
+    say(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {config.length}")
     outcome = train(config, store.folder, options.out, display_here())
     if outcome.state == "stopped":
-        print(f"stopped at step {outcome.step}. To resume, run the same command.")
+        say(f"stopped at step {outcome.step}. To resume, run the same command.")
         result(run=options.out, state=outcome.state, step=outcome.step)
         return 128 + (outcome.signal or 0)
     run = TrainedRun.open(options.out, store.folder)
@@ -79,9 +84,10 @@ def fit(words: list[str]) -> int:
         run, default_split(store), data=store.folder, density=density, with_baseline=True, stage=progress_bar
     )
     for line in describe(found):
-        print(line)
+        say(line)
     if found.baseline is not None and found.density is not None:
-        print(f"\n{found.baseline.verdict(found.density, math.prod(run.data.shape))}")
+        print()
+        say(found.baseline.verdict(found.density, math.prod(run.data.shape)))
     page = options.out / "report.html"
     result(run=options.out, report=page, **dataclasses.asdict(found))
     write_atomic(page, render([gather(options.out, options.out.absolute().name, store.folder)]).encode())
@@ -92,7 +98,7 @@ def fit(words: list[str]) -> int:
         print(f"  bype sample {options.out} --label {shlex.quote(run.data.classes[0])} --out class{Path(plate).suffix}")
     print(f"  bype coreset {options.out} --out coreset")
     print(f"  bype embed {options.out} --out embedding")
-    print(f"  bype evaluate {options.out}                 # all examples, 5,000 draws each: slower, and more exact")
+    print(f"  bype evaluate {options.out}  # slower, and more exact")
     return 0
 
 
@@ -115,12 +121,12 @@ def _store(options: _Fit) -> "Store":
     asked = SourceOptions(label=options.label, size=options.size)
     chosen = with_workable_size(options.data, asked)
     if chosen.size != asked.size:
-        print(f"images are cropped and resized to {chosen.size} x {chosen.size} pixels; --size sets another size")
+        say(f"images are cropped and resized to {chosen.size} x {chosen.size} pixels; --size sets another size")
     options.out.mkdir(parents=True, exist_ok=True)
     with progress_bar("preparing") as report:
         prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
     say_skipped(prepared.skipped)
     counts = ", ".join(f"{split.num_rows:,} {name}" for name, split in prepared.manifest.splits.items())
     skipped = f"; {len(prepared.skipped)} files were skipped, see above" if prepared.skipped else ""
-    print(f"{prepared.manifest.source}: {counts}{skipped}")
+    say(f"{prepared.manifest.source}: {counts}{skipped}")
     return Store(folder)

@@ -6,6 +6,7 @@ from pathlib import Path
 from bype.cli.examples import named_examples, save_lines
 from bype.cli.options import (
     ExampleNames,
+    Flag,
     Force,
     MaybeName,
     MaybePath,
@@ -23,7 +24,7 @@ class _Sample:
     run: RunFolder
     """Open this run directory"""
     out: Path
-    """Write a plate to this .png file, or numbers to .npy, or features to .csv"""
+    """Write a picture of them to this .png file, or numbers to .npy, or features to .csv"""
     count: int = 64
     """Generate this many; with --component, --heaviest or --like, for each of them"""
     component: Numbers = ()
@@ -34,7 +35,7 @@ class _Sample:
     """Draw from this many components of largest weight; a line for each"""
     like: ExampleNames = ()
     """Generate examples like these: image files, or row numbers of --split; a line for each, the given one first"""
-    noise: bool = False
+    noise: Flag = False
     """Draw images from the likelihood, as in the paper's Algorithm 1, not its mean; rows of a table always are"""
     data: MaybePath = None
     """Use this store instead of the one that the run was trained on"""
@@ -104,7 +105,7 @@ class _Reconstruct:
     run: RunFolder
     """Open this run directory"""
     out: Path
-    """Write a plate to this .png file, examples above reconstructions; or only reconstructions to .npy or .csv"""
+    """Write a picture to this .png file, examples above reconstructions; or only reconstructions to .npy or .csv"""
     examples: ExampleNames = ()
     """Reconstruct these: image files, or row numbers of --split; the first 20 rows if left out"""
     data: MaybePath = None
@@ -144,7 +145,7 @@ class _Interpolate:
     run: RunFolder
     """Open this run directory"""
     out: Path
-    """Write a plate to this .png file, or numbers to .npy, or features to .csv"""
+    """Write a picture of them to this .png file, or numbers to .npy, or features to .csv"""
     between: ExampleNames = ()
     """Join pairs of these: image files, or row numbers of --split (default: the first 16); a line for each pair"""
     steps: int = 10
@@ -182,7 +183,7 @@ class _Coreset:
     run: RunFolder
     """Open this run directory"""
     out: Path
-    """Write coreset.npz, weights.svg, a store of the points and, for images, two plates to this new folder"""
+    """Write coreset.npz, weights.svg, a store of the points and, for images, two pictures to this new folder"""
     data: MaybePath = None
     """Look here for the store that the run was trained on, if it has moved"""
 

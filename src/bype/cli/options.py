@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import tyro
 
-from bype.cli.output import HELP
+from bype.cli.output import HELP, wrapped
 
 Options = TypeVar("Options")
 
@@ -27,6 +27,7 @@ ExampleNames = Annotated[tuple[str, ...], quiet("EXAMPLE ...")]
 Numbers = Annotated[tuple[int, ...], quiet("N ...")]
 
 
+Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
 Force = Annotated[bool, tyro.conf.arg(help="Replace what is at --out", help_behavior_hint="")]
 
 _EXAMPLES = {
@@ -62,7 +63,7 @@ class UsageError(ValueError):
 def parse(options: type[Options], words: list[str], prog: str, description: str) -> Options:
     """Read the words of a command line into a dataclass; help ends with an example."""
     example = f"\n\nExample: {_EXAMPLES[prog]}" if prog in _EXAMPLES else ""
-    text = f"{description} {HELP}{example}"
+    text = "\n\n".join(wrapped(part) for part in [*description.split("\n\n"), HELP]) + example
     with _without_colours() if "NO_COLOR" in os.environ else nullcontext():
         return tyro.cli(options, args=words, prog=prog, description=text, config=(tyro.conf.FlagCreatePairsOff,))
 

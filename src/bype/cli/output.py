@@ -3,10 +3,13 @@
 import dataclasses
 import json
 import os
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 HELP = "With --json it prints its result as one JSON object, with --quiet only errors."
 _found: dict[str, Any] = {}
@@ -15,6 +18,35 @@ _found: dict[str, Any] = {}
 def result(**fields: Any) -> None:
     """Keep what a command has found, for --json."""
     _found.update(fields)
+
+
+def say(text: str, file: TextIO | None = None) -> None:
+    """Print a line, to standard output if no file is given; on a terminal too narrow for it, break it between words."""
+    file = file or sys.stdout
+    print(wrapped(text) if file.isatty() else text, file=file)
+
+
+def wrapped(text: str, columns: int | None = None) -> str:
+    """Return a line as lines that fit the terminal, or these columns; all but the first are indented.
+
+    The indent matters in help: tyro joins lines that begin with a letter.
+
+    Examples
+    --------
+    >>> print(wrapped("  standard error over examples 38.702", columns=24))
+      standard error over
+        examples 38.702
+    """
+    start = text[: len(text) - len(text.lstrip())]
+    return textwrap.fill(
+        text.strip(),
+        columns or shutil.get_terminal_size().columns,
+        initial_indent=start,
+        subsequent_indent=start + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def report(words: list[str]) -> int:
     contents = [gather(folder, name, options.data) for folder, name in zip(options.runs, names, strict=True)]
     page = render(contents)
     write_atomic(options.out, page.encode())
-    print(f"{options.out}, {len(page) / 1e6:.1f} MB; open it in a browser")
+    print(f"{options.out}, {max(1, len(page) // 1000):,} kB; open it in a browser")
     result(out=options.out, bytes=len(page.encode()))
     return 0
 

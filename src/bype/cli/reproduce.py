@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from bype.cli.options import MaybePath, UsageError, parse, quiet, shard_of
+from bype.cli.options import Flag, MaybePath, UsageError, parse, quiet, shard_of
 from bype.cli.output import result
 
 
@@ -24,7 +24,7 @@ class _Reproduce:
     """Train each cell with this many seeds; the paper takes 3"""
     shard: Annotated[str | None, quiet("I/N")] = None
     """Do the part of worker I of N, counted from 0, such as 2/8"""
-    reduced: bool = False
+    reduced: Flag = False
     """Take the reduced protocol, minutes for a cell instead of hours; its numbers are marked as reduced"""
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 import tyro
 
 from bype.cli.options import parse
-from bype.cli.output import result
+from bype.cli.output import result, say
 from bype.paper.recipes import RECIPES, recipe_named
 from bype.pseudocoreset.settings import SETTINGS, RuleSettings
 from bype.run.config import ConfigError, PriorName, TrainingConfig
@@ -62,8 +62,9 @@ def _rule_flags(rule: RuleSettings | None, hide_advanced: bool) -> list[tuple[st
 
 
 def _flag(name: str, kind: Any, text: str, default: Any = dataclasses.MISSING, *marks: Any) -> tuple[str, Any, Any]:
-    # Do not show a default that is None.
-    described = tyro.conf.arg(help=text, help_behavior_hint="" if default is None else None)
+    # Do not show a default that is None, nor that a switch is off.
+    is_plain = default is None or (kind is bool and not marks)
+    described = tyro.conf.arg(help=text, help_behavior_hint="" if is_plain else None)
     annotated = Annotated.__class_getitem__((kind, described, *marks))  # type: ignore[attr-defined]
     return name, annotated, dataclasses.field(default=default)
 
@@ -140,8 +141,8 @@ def train(words: list[str]) -> int:
     result(out=options.out, state=outcome.state, step=outcome.step, best_negative_elbo=outcome.best)
     best = "" if outcome.best is None else f"; best validation -ELBO {outcome.best:.3f} nats per example"
     if outcome.state == "stopped":
-        print(f"stopped at step {outcome.step}{best}. To resume, run the same command.")
+        say(f"stopped at step {outcome.step}{best}. To resume, run the same command.")
         return 128 + (outcome.signal or 0)
     place = options.out / ("checkpoints" if outcome.best is None else "best")
-    print(f"finished at step {outcome.step}{best}. The model is in {place}")
+    say(f"finished at step {outcome.step}{best}. The model is in {place}")
     return 0

@@ -130,8 +130,8 @@ class Baseline:
         than = f"{self.kind} with {self.num_latents} latents on the same {self.num_examples:,} examples"
         size = f"{abs(gain):.1f} nats per example ({bits:.3f} bits per dimension)"
         if gain >= 0:
-            return f"It is {size} better than {than}."
-        return f"It is {size} worse than {than}. Try more --minutes or more examples, and look at the samples."
+            return f"The model is {size} better than {than}."
+        return f"The model is {size} worse than {than}. Try more --minutes or more examples, and look at the samples."
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,9 @@ from bype.run.opened import TrainedRun, own_store
 _COLUMNS = 10
 _LINES = 6
 _UNUSUAL = 8
-_MOST_CLASSES, _CLASS_POINTS, _CLASS_SAMPLES = 20, 4, 8
+CLASS_POINTS = 4
+"""So many points of a class are shown, if it has them."""
+_MOST_CLASSES, _CLASS_SAMPLES = 20, 8
 _QUICK_SCORES = ScoreOptions(num_samples=20, num_references=500, num_examples=500)
 """Enough to find the least likely examples in seconds; ``bype score`` takes more draws and all examples."""
 
@@ -199,7 +201,7 @@ def _classes(run: TrainedRun, points: Coreset, generator: torch.Generator) -> li
         own = labels == label
         if np.any(own):
             made = generation.sample(run.model, _CLASS_SAMPLES, label=label, prior=prior, generator=generator)
-            heaviest = plate([to_bytes(points.points[own][:_CLASS_POINTS])], is_clear=True)
+            heaviest = plate([to_bytes(points.points[own][:CLASS_POINTS])], is_clear=True)
             samples = plate([to_bytes(made.numpy())], is_clear=True)
             share = float(points.weights[own].sum() / points.weights.sum())
             found.append(ClassOfPoints(name, share, int(own.sum()), heaviest, samples))

@@ -25,7 +25,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 def render(runs: Sequence[RunContents]) -> str:
     """Return the page for one run, or several side by side."""
-    title = f"A model of {runs[0].data.source}" if len(runs) == 1 else f"{len(runs)} runs side by side"
+    title = f"What a model learned: {runs[0].data.source}" if len(runs) == 1 else f"{len(runs)} runs side by side"
     return whole_page(title, _subtitle(runs), _notes(runs), _sections(runs), is_flow=len(runs) == 1)
 
 
@@ -87,9 +87,9 @@ def _sections(runs: Sequence[RunContents]) -> list[Markup]:
             "From one example to another, along a straight line between their latent means.",
             lambda run: run.interpolations,
         ),
+        maps(runs),
         features(runs),
         unusual(runs),
-        maps(runs),
         neighbours(runs),
         augmentation(runs),
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bype.evaluation.pseudopoints import Coreset
 from bype.report.blocks import card, heading, key, picture_of, section, table, thumbnail
 from bype.report.charts import Series, histogram, line_chart, scatter
-from bype.report.contents import ClassOfPoints, RunContents
+from bype.report.contents import CLASS_POINTS, ClassOfPoints, RunContents
 from bype.report.markup import Markup, element, minus
 
 
@@ -149,11 +149,12 @@ def classes(runs: Sequence[RunContents]) -> Markup:
 def _class(shown: ClassOfPoints) -> Markup:
     """Return a class: its heaviest points, and samples."""
     points = "1 point" if shown.num_points == 1 else f"{shown.num_points} points"
+    width = 100 * min(1, shown.num_points / CLASS_POINTS)  # so that all images are of one size
     return element(
         "div",
         element("strong", shown.name),
         element("span", f"{points}, {100 * shown.share:.1f} % of weight", class_="soft"),
-        picture_of(shown.points, f"Points of {shown.name}"),
+        element("span", picture_of(shown.points, f"Points of {shown.name}"), style=f"width:{width:.0f}%"),
         picture_of(shown.samples, f"Samples of {shown.name}"),
     )
 
@@ -165,7 +166,7 @@ def features(runs: Sequence[RunContents]) -> Markup:
         if (features := run.features) is None:
             continue
         rows = [
-            (name, [f"{a:.3g} ± {b:.3g}", f"{c:.3g} ± {d:.3g}"])
+            (name, [minus(f"{a:.3g} ±\u00a0{b:.3g}"), minus(f"{c:.3g} ±\u00a0{d:.3g}")])
             for name, a, b, c, d in zip(
                 features.names,
                 features.data_mean,

@@ -67,13 +67,14 @@ figcaption { margin-top: 0.6rem; }
 .card .verdict + div .track { height: 0.9rem; }
 .classes { display: grid; gap: 1rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
 .classes > div { display: grid; gap: 0.2rem 1rem; grid-template-columns: 1fr 2fr; min-width: 0; }
-.classes img { align-self: end; }
+.classes > div > span { align-self: end; }
 .note { border-left: 3px solid var(--accent); padding-left: 0.75rem; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 10px; }
 .card .scroll { border: 0; border-radius: 0; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 0.5rem 0.9rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-.card th, .card td { min-width: 0; padding: 0.4rem 0.6rem; }
+.card table { font-size: 0.875rem; }
+.card th, .card td { min-width: 0; padding: 0.4rem 0.5rem; }
 tr:last-child > * { border-bottom: 0; }
 thead th { background: var(--card); overflow-wrap: normal; }
 tbody th { font-weight: 500; color: var(--soft); min-width: 9.5rem; overflow-wrap: normal; }
@@ -96,7 +97,7 @@ code { font: 0.875em ui-monospace, monospace; background: var(--line); padding: 
   .share .track { grid-column: 1 / -1; order: 1; }
   .card { padding: 0.75rem; }
   th, td { padding: 0.4rem 0.6rem; }
-  td, tbody th { min-width: 8rem; }
+  td, tbody th { min-width: 7.5rem; }
   .card th, .card td { min-width: 0; }
   .card table { font-size: 0.8125rem; }
   .card th, .card td { padding: 0.4rem 0.3rem; }

@@ -57,7 +57,7 @@ class TrainingConfig:
     latent_dim: int = setting(40, "Set the dimensions of the latent space")
     batch_size: int = setting(100, "Set the number of examples in a step")
     learning_rate: float = setting(5e-4, "Set Adam's learning rate")
-    length: str = setting("4000 epochs", "Stop after this at the latest")
+    length: str = setting("4000 epochs", "Train for at most this long, such as '500 steps' or '90 seconds'")
     warm_up: str = setting("100 epochs", "Raise the weight of the KL terms to 1 over this length")
     patience: str = setting(
         "50 epochs", "Stop when validation has not improved for this long after the warm-up; never if '0 epochs'"

@@ -9,6 +9,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from bype.console import is_silent
 
+_PAUSE = 5.0
+"""Seconds between lines on a terminal; ``metrics.jsonl`` has all of them."""
+
 
 class Display:
     """Shows nothing; the base class of displays."""
@@ -35,7 +38,7 @@ def describe(line: dict[str, Any]) -> str:
     Examples
     --------
     >>> describe({"train": {"negative_elbo": 25.123, "kl_z": 7.0}, "validation": {"negative_elbo": 26.0}, "best": True})
-    'train -elbo 25.123, kl_z 7.000 | validation -elbo 26.000 | best so far'
+    'train -ELBO 25.123, KL of z 7.000 | validation -ELBO 26.000 | best so far'
     """
     parts = []
     for split in ("train", "validation"):
@@ -54,7 +57,7 @@ def describe(line: dict[str, Any]) -> str:
 
 
 def _short(name: str) -> str:
-    return name.replace("negative_elbo", "-elbo").replace("negative_reconstruction", "-reconstruction")
+    return name.replace("negative_elbo", "-ELBO").replace("negative_", "-").replace("kl_", "KL of ")
 
 
 class PlainDisplay(Display):
@@ -77,11 +80,11 @@ class PlainDisplay(Display):
 
     def show(self, step: int, line: dict[str, Any]) -> None:
         seconds = time.perf_counter() - self._start
-        rate = (step - self._first_step) / seconds if seconds else 0.0
-        done = self._share - self._first_share
-        left = seconds * (1 - self._share) / done if done > 0 else 0.0
-        epoch = step / self._steps_per_epoch
-        self._write(f"epoch {epoch:g} | {describe(line)} | {rate:.0f} steps/s, at most {_duration(left)} left")
+        text = f"epoch {step / self._steps_per_epoch:g} | {describe(line)}"
+        if (done := self._share - self._first_share) > 0:  # before the first step nothing is known of the speed
+            rate, left = (step - self._first_step) / seconds, seconds * (1 - self._share) / done
+            text += f" | {rate:.3g} steps/s, at most {_duration(left)} left"
+        self._write(text)
 
     def warn(self, message: str) -> None:
         self._err.write(f"warning: {message}\n")
@@ -92,7 +95,7 @@ class PlainDisplay(Display):
 
 
 class LiveDisplay(PlainDisplay):
-    """The same lines above a progress bar."""
+    """A progress bar, and above it every few seconds the loss in a line that fits a narrow terminal."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -100,16 +103,18 @@ class LiveDisplay(PlainDisplay):
         self._progress = Progress(
             TextColumn("epoch {task.fields[epoch]:.2f}"),
             BarColumn(),
-            TextColumn("{task.percentage:.0f}%, {task.fields[rate]:.0f} steps/s"),
+            TextColumn("{task.percentage:.0f}%, {task.fields[rate]:.3g} steps/s"),
             TimeRemainingColumn(),
             console=console,
             transient=True,
         )
         self._task: TaskID | None = None
         self._shown = 0.0
+        self._last_line = -_PAUSE
 
     def begin(self, steps_per_epoch: int, step: int, share: float) -> None:
         super().begin(steps_per_epoch, step, share)
+        self._write("minus ELBO in nats per example; smaller is better:")
         self._progress.start()
         self._task = self._progress.add_task("training", total=1.0, epoch=0.0, rate=0.0)
 
@@ -120,6 +125,17 @@ class LiveDisplay(PlainDisplay):
             self._shown = now
             rate = (step - self._first_step) / (now - self._start)
             self._progress.update(self._task, completed=share, epoch=step / self._steps_per_epoch, rate=rate)
+
+    def show(self, step: int, line: dict[str, Any]) -> None:
+        now = time.perf_counter()
+        if now - self._last_line < _PAUSE:
+            return
+        self._last_line = now
+        text = f"epoch {step / self._steps_per_epoch:<6g}"
+        for split in ("train", "validation"):
+            if "negative_elbo" in line.get(split, {}):
+                text += f" | {split} {line[split]['negative_elbo']:.3f}"
+        self._write(text + (" | best" if line.get("best") else ""))
 
     def warn(self, message: str) -> None:
         self._console.print(f"[yellow]warning:[/yellow] {message}")
