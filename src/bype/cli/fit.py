@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bype.data.store import Store
 
 _DRAWS, _IMAGES = 500, 500
+_MAX_MINUTES = 60 * 24 * 365
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class _Fit:
 def fit(words: list[str]) -> int:
     """Prepare, train, evaluate and report."""
     options = parse(_Fit, words, "bype fit", "Prepare, train, evaluate, report. To resume, run the same command.")
-    if options.minutes <= 0:
-        raise UsageError("--minutes must be positive")
+    if not 0 < options.minutes <= _MAX_MINUTES:
+        raise UsageError(f"--minutes must be positive, and at most {_MAX_MINUTES:,} (a year), not {options.minutes}")
     from bype.console import progress_bar
     from bype.data.files import write_atomic
     from bype.distributed import place_among_processes

@@ -219,7 +219,7 @@ def neighbours(runs: Sequence[RunContents]) -> Markup:
     series, keys = [], []
     for number, run in enumerate(runs):
         found = None if run.evaluation is None else run.evaluation.representation
-        accuracy = {int(k): v for k, v in found.knn_accuracy.items() if k.isdigit()} if found else {}
+        accuracy = {int(k): v for k, v in found.knn_accuracy.items() if k.isdecimal()} if found else {}
         if accuracy:
             series.append(Series(run.name, list(accuracy), [100 * v for v in accuracy.values()], colour=number))
             keys.append(key(run.name, f"c{number % 10}"))
