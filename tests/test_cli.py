@@ -173,6 +173,8 @@ def test_prepare_check_dry_run_and_train(tmp_path, capsys):
     small = ["--components", "5", "--hidden", "8", "--latent-dim", "2", "--batch-size", "8", "--length", "2 epochs"]
     assert main([*words, *small, "--dry-run"]) == 0
     assert "parameters" in capsys.readouterr().out
+    assert main([*words, *small, "--dry-run", "--length", "60 seconds"]) == 0
+    assert "epochs in 60 seconds; validation and updates take from it" in capsys.readouterr().out
     assert not (tmp_path / "run").exists()
     assert main([*words, *small]) == 0
     printed = capsys.readouterr().out

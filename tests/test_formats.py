@@ -1,15 +1,21 @@
 """Files of earlier formats: what comes after opens them, or refuses them and names the version that made them."""
 
 import shutil
+import typing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bype.cli import main
+from bype.data.manifest import Manifest
 from bype.data.store import Store
-from bype.evaluation.audit import read_audit
-from bype.evaluation.records import read_results
+from bype.estimator.fitted import About
+from bype.evaluation import embedding
+from bype.evaluation.audit import Audit, read_audit
+from bype.evaluation.records import Results, read_results
+from bype.export import onnx
+from bype.run import checkpoint, directory
 from bype.run.config import TrainingConfig
 from bype.run.directory import RunError, read_config
 from bype.run.opened import TrainedRun
@@ -82,3 +88,22 @@ def test_a_run_of_format_4_opens_with_its_start_its_clock_and_its_audit():
     found = read_audit(FIXTURES / "format-4" / "run")
     assert found.step == run.step
     assert [group.kind for group in found.groups] == ["points", "samples"]
+
+
+def test_the_page_about_the_source_names_the_version_of_each_format():
+    def version(kind):
+        (number,) = typing.get_args(typing.get_type_hints(kind)["version"])
+        return number
+
+    page = (Path(__file__).parents[1] / "docs" / "development" / "house.md").read_text()
+    rows = page.partition("| format | version |")[2].split("\n\n")[0].splitlines()[2:]
+    assert {name.strip(): int(number) for _, name, number, *_ in (row.split("|") for row in rows)} == {
+        "run directory": directory.FORMAT_VERSION,
+        "store": version(Manifest),
+        "`evaluation.json`": version(Results),
+        "ONNX export": onnx.FORMAT_VERSION,
+        "`audit.json`": version(Audit),
+        "`manifest.json` of a checkpoint": version(checkpoint._Manifest),
+        "`estimator.json`": version(About),
+        "`embedding.json`": embedding.FORMAT_VERSION,
+    }

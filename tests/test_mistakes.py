@@ -54,6 +54,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "text.csv").write_text("\n".join(["mass,length,kind", *rows]))
     (place / "gaps.csv").write_text("\n".join(["mass,length", *(f"{k},{'' if k == 7 else k}" for k in range(30))]))
     (place / "short.csv").write_text("mass,length\n1,2\n3\n")
+    (place / "bare.csv").write_text("\n".join(rows))
     np.save(place / "nan.npy", np.where(np.arange(60) == 9, np.nan, 1.0).reshape(30, 2))
     (place / "table.parquet").write_bytes(b"PAR1")
     (place / "taken.png").write_text("mine")
@@ -105,6 +106,15 @@ MISTAKES = {
     "no such row": ("sample run --like 9999 --out new/x.png", "rows 0 to 74"),
     "no such image": ("reconstruct run --examples nosuch.png --out new/x.png", "or a row number"),
     "no such component": ("sample run --component 77 --out new/x.png", "between 0 and 19"),
+    "negative seed": ("fit photos --out new/run --seed -1", "--seed must be between 0 and"),
+    "seed that is too large": (
+        "sample run --out new/x.png --seed 1180591620717411303424",
+        "--seed must be between 0 and",
+    ),
+    "endless training": ("fit photos --out new/run --minutes inf", "at most 525,600 (a year)"),
+    "no number of minutes": ("fit photos --out new/run --minutes nan", "--minutes must be positive"),
+    "a digit that is no number": ("sample run --like ² --out new/x.png", "or a row number"),
+    "table without names": ("fit bare.csv --out new/run", "give the file a header line"),
     "no pseudo-points": ("coreset plain --out new/c", "train one with the prior bype or vamp"),
 }
 

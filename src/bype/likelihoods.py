@@ -112,6 +112,11 @@ class LinearLikelihood(Likelihood):
         """Return eta and A for each decoder output."""
 
 
+def _normal_log_prob(x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    squared = (x - mean).square() / variance
+    return -0.5 * (squared + torch.log(2 * torch.pi * variance)).sum(-1)
+
+
 class _Normal(LinearLikelihood):
     """What the Gaussian likelihoods share: a mean, clamped where the data have a range, and a variance."""
 
@@ -130,9 +135,7 @@ class _Normal(LinearLikelihood):
         return output if self.mean_range is None else output.clamp(*self.mean_range)
 
     def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
-        variance = self.variance
-        squared = (x - self.mean(output)).square() / variance
-        return -0.5 * (squared + torch.log(2 * torch.pi * variance)).sum(-1)
+        return _normal_log_prob(x, self.mean(output), self.variance)
 
     def sample(self, output: Tensor, *, generator: Randomness = None) -> Tensor:
         noise = standard_normal(output.shape, like=output, generator=generator)
@@ -286,9 +289,7 @@ class ConditionalGaussian(Likelihood):
         return self.base.mean(output.chunk(2, -1)[0])
 
     def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
-        variance = self._variance(output)
-        squared = (x - self.mean(output)).square() / variance
-        return -0.5 * (squared + torch.log(2 * torch.pi * variance)).sum(-1)
+        return _normal_log_prob(x, self.mean(output), self._variance(output))
 
     def sample(self, output: Tensor, *, generator: Randomness = None) -> Tensor:
         mean = self.mean(output)

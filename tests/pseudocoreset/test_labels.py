@@ -167,6 +167,8 @@ def test_the_page_shows_each_class(labelled_run):
     page = render([contents])
     assert page.count('alt="Samples of ') == 3
     assert "Labels by weight" not in page
+    # in training an example is scored by the points of its class alone
+    assert "the line of training is −ELBO of p(x | y)" in page
 
 
 def test_labels_from_the_command_line(labelled_run, trained_bype, tmp_path, capsys):

@@ -97,6 +97,7 @@ def test_the_page_of_one_run_has_every_part(evaluated):
     ]  # fmt: skip
     text = " ".join(checker.texts)
     assert "pseudocoreset of 20 points, moved by psvi" in text
+    assert "p(x | y)" not in text
     assert "the paper's scale, not normalised" in text
     assert "75 examples, 20 draws each" in text
 

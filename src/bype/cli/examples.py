@@ -32,13 +32,13 @@ def named_examples(
     for name in names:
         if re.fullmatch(r"-[0-9]+", name):
             raise UsageError(f"rows are counted from 0; there is no row {name}")
-    if not names or any(name.isdigit() for name in names):
+    if not names or any(name.isdecimal() for name in names):
         store = run.store(data)
         chosen = store.split(split or default_split(store))
         names = names or tuple(str(k) for k in range(min(most, len(chosen))))
 
     def example(name: str) -> "Tensor":
-        if chosen is not None and name.isdigit():
+        if chosen is not None and name.isdecimal():
             if int(name) >= len(chosen):
                 raise UsageError(f"split {chosen.name} has rows 0 to {len(chosen) - 1}, not {name}")
             return StoreSource(chosen).read(np.array([int(name)]))[0]

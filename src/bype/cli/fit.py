@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bype.data.store import Store
 
 _DRAWS, _IMAGES = 500, 500
+_MAX_MINUTES = 60 * 24 * 365
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ def fit(words: list[str]) -> int:
         "bype fit",
         "Prepare the data, train a model, evaluate it, and write a report. To resume, run the same command.",
     )
-    if options.minutes <= 0:
-        raise UsageError("--minutes must be positive")
+    if not 0 < options.minutes <= _MAX_MINUTES:
+        raise UsageError(f"--minutes must be positive, and at most {_MAX_MINUTES:,} (a year), not {options.minutes}")
     from bype.console import progress_bar
     from bype.data.files import write_atomic
     from bype.distributed import place_among_processes

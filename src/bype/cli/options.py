@@ -11,6 +11,8 @@ import tyro
 from bype.cli.output import HELP, wrapped
 
 Options = TypeVar("Options")
+_MAX_SEED = 2**63 - 1
+"""What a generator of torch takes."""
 
 
 def quiet(metavar: str) -> object:
@@ -61,11 +63,14 @@ class UsageError(ValueError):
 
 
 def parse(options: type[Options], words: list[str], prog: str, description: str) -> Options:
-    """Read the words of a command line into a dataclass; help ends with an example."""
+    """Read the words of a command line into a dataclass; help ends with an example. A seed must be in range."""
     example = f"\n\nExample: {_EXAMPLES[prog]}" if prog in _EXAMPLES else ""
     text = "\n\n".join(wrapped(part) for part in [*description.split("\n\n"), HELP]) + example
     with _without_colours() if "NO_COLOR" in os.environ else nullcontext():
-        return tyro.cli(options, args=words, prog=prog, description=text, config=(tyro.conf.FlagCreatePairsOff,))
+        made = tyro.cli(options, args=words, prog=prog, description=text, config=(tyro.conf.FlagCreatePairsOff,))
+    if not 0 <= (seed := getattr(made, "seed", 0)) <= _MAX_SEED:
+        raise UsageError(f"--seed must be between 0 and {_MAX_SEED}, not {seed}")
+    return made
 
 
 @contextmanager

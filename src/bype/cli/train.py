@@ -42,7 +42,7 @@ def _train_options(base: TrainingConfig, hide_advanced: bool) -> type[Any]:
         if field.name == "rule":
             fields += _rule_flags(base.rule, hide_advanced)
             continue
-        marks: list[Any] = [tyro.conf.Suppress] if field.metadata["advanced"] and hide_advanced else []
+        marks: list[Any] = [tyro.conf.Suppress] if field.metadata.get("advanced") and hide_advanced else []
         marks += [tyro.conf.FlagConversionOff] if field.type is bool else []
         fields.append(_flag(field.name, field.type, field.metadata["help"], getattr(base, field.name), *marks))
     return dataclasses.make_dataclass("_Train", fields, frozen=True)

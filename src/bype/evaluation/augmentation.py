@@ -22,8 +22,8 @@ from bype.randomness import generator_for
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun
 
-_HIDDEN = 1024
-_BATCH = 100
+CLASSIFIER_HIDDEN = 1024
+CLASSIFIER_BATCH = 100
 _LEARNING_RATE = 0.1
 _LAST_SHARE = 0.01
 _MOMENTUM = 0.9
@@ -71,7 +71,7 @@ def classifier_error(
     if not 0 <= real_share <= 1:
         raise ValueError(f"lambda must be between 0 and 1, not {real_share}")
     source = StoreSource(train)
-    order = TrainingOrder(train, derive_key(seed, "classifier order"), _BATCH, None)
+    order = TrainingOrder(train, derive_key(seed, "classifier order"), CLASSIFIER_BATCH, None)
     classifier = _classifier(int(np.prod(train.shape)), len(store.manifest.classes), seed)
     optimizer = torch.optim.SGD(classifier.parameters(), lr=_LEARNING_RATE, momentum=_MOMENTUM)
     num_steps = epochs * order.steps_per_epoch
@@ -95,9 +95,9 @@ def classifier_error(
 def _classifier(num_inputs: int, num_classes: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_key(seed, "classifier") >> 1)
-        sizes = [(num_inputs, _HIDDEN), (_HIDDEN, _HIDDEN)]
+        sizes = [(num_inputs, CLASSIFIER_HIDDEN), (CLASSIFIER_HIDDEN, CLASSIFIER_HIDDEN)]
         hidden = [layer for size in sizes for layer in (nn.Linear(*size), nn.ReLU())]
-        return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(_HIDDEN, num_classes))
+        return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(CLASSIFIER_HIDDEN, num_classes))
 
 
 def _loss(classifier: nn.Module, x: Tensor, labels: Tensor) -> Tensor:

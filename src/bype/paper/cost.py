@@ -1,5 +1,6 @@
 """How many hours a table or a figure takes on this machine, from a few steps of every kind of cell."""
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ import torch
 from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.store import Store
 from bype.data.writer import StoreWriter
+from bype.evaluation.augmentation import CLASSIFIER_BATCH, CLASSIFIER_HIDDEN
 from bype.objective import importance_weighted_bound
 from bype.paper.cells import FULL, REDUCED, Cell, Protocol, config_of
 from bype.paper.items import ITEMS, Item
@@ -25,8 +27,8 @@ ASSUMED_EPOCHS = 450
 """At full protocol validation decides when to stop; the runs so far stopped after 380 to 481 epochs."""
 _STEPS = 4
 _IMAGES, _DRAWS = 4, 32
-_HIDDEN = 1024
 _BATCH = 100
+"""The examples of a step at full protocol."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,8 @@ def seconds(cell: Cell, pace: Pace, protocol: Protocol, num_classifiers: int) ->
         num_updates = epochs / (Span.parse(every).in_steps(per_epoch) / per_epoch)
         training += num_updates * (protocol.update_steps or per_epoch) * pace.update * config.batch_size / _BATCH
     measuring = (protocol.images or data.num_test) * protocol.draws * pace.draw
-    return (
-        training + measuring + num_classifiers * protocol.classifier_epochs * data.num_train / _BATCH * pace.classifier
-    )
+    classifier_steps = num_classifiers * protocol.classifier_epochs * data.num_train / CLASSIFIER_BATCH
+    return training + measuring + classifier_steps * pace.classifier
 
 
 def hours(items: tuple[Item, ...], paces: Mapping[str, Pace], protocol: Protocol, seeds: int) -> float:
@@ -174,8 +175,8 @@ def _pace(config: TrainingConfig, store: Store) -> Pace:
 def _classifier_step(x: torch.Tensor) -> float:
     """Return the seconds of a step with as many real and generated examples, without generating them."""
     x = torch.cat([x, x]).flatten(1)
-    sizes = [(x.shape[1], _HIDDEN), (_HIDDEN, _HIDDEN), (_HIDDEN, 10)]
-    classifier = torch.nn.Sequential(*(torch.nn.Linear(*size) for size in sizes))
+    widths = [x.shape[1], CLASSIFIER_HIDDEN, CLASSIFIER_HIDDEN, 10]
+    classifier = torch.nn.Sequential(*(torch.nn.Linear(*size) for size in itertools.pairwise(widths)))
     optimizer = torch.optim.SGD(classifier.parameters(), lr=0.1, momentum=0.9)
 
     def step() -> None:

@@ -9,10 +9,16 @@ from bype.report.charts import Series, histogram, line_chart, scatter
 from bype.report.contents import CLASS_POINTS, ClassOfPoints, RunContents
 from bype.report.markup import Markup, element, minus
 
+_LABELLED_CAPTION = (
+    "Pseudo-points have labels: the line of training is −ELBO of p(x | y), of an example given its class, and that of "
+    "validation is −ELBO of p(x)."
+)
+
 
 def training(runs: Sequence[RunContents]) -> Markup:
     """Return the curves of training."""
     series, keys = [], []
+    below = Markup("")
     for number, run in enumerate(runs):
         for part, is_dashed in (("validation", False), ("train", True)):
             if len(runs) > 1 and is_dashed and any("validation" in line.parts for line in run.metrics):
@@ -27,6 +33,8 @@ def training(runs: Sequence[RunContents]) -> Markup:
                 series.append(Series(f"{run.name}, {part}", x, y, is_dashed, number))
                 label = part if len(runs) == 1 else run.name
                 keys.append(key(label, "dash" if is_dashed and len(runs) == 1 else f"line c{number % 10}"))
+                if is_dashed and run.config.labelled:
+                    below = element("figcaption", _LABELLED_CAPTION)
     if not series:
         return Markup("")
     updates = sorted({line.epoch for run in runs for line in run.metrics if "update" in line.parts})
@@ -35,7 +43,7 @@ def training(runs: Sequence[RunContents]) -> Markup:
     chart = line_chart(series, title="Minus ELBO by epoch", x_label="epoch", y_label="−ELBO, nats", marks=updates)
     text = "Minus ELBO, with the full weight of the KL terms; lower is better. A steep start is cut off."
     legend = element("ul", *keys, class_="legend")
-    return section("Training", text, element("div", card("", chart, legend), class_="cards"))
+    return section("Training", text, element("div", card("", chart, legend, below), class_="cards"))
 
 
 def how_good(runs: Sequence[RunContents]) -> Markup:
@@ -239,7 +247,7 @@ def neighbours(runs: Sequence[RunContents]) -> Markup:
     series, keys = [], []
     for number, run in enumerate(runs):
         found = None if run.evaluation is None else run.evaluation.representation
-        accuracy = {int(k): v for k, v in found.knn_accuracy.items() if k.isdigit()} if found else {}
+        accuracy = {int(k): v for k, v in found.knn_accuracy.items() if k.isdecimal()} if found else {}
         if accuracy:
             series.append(Series(run.name, list(accuracy), [100 * v for v in accuracy.values()], colour=number))
             keys.append(key(run.name, f"line c{number % 10}"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bype.data.decode import check_fields
-from bype.pseudocoreset.settings import PSVISettings, RuleSettings, TrackingSettings
+from bype.pseudocoreset.settings import PSVISettings, RuleSettings, TrackingSettings, setting
 from bype.span import Span
 
 Network = Literal["vae", "hvae", "convhvae", "residual", "dense"]
@@ -23,11 +23,6 @@ LikelihoodName = Literal[
 
 class ConfigError(ValueError):
     """A setting that makes no sense, and the way out."""
-
-
-def setting(default: Any, text: str) -> Any:
-    """Declare a field with its help text."""
-    return dataclasses.field(default=default, metadata={"help": text, "advanced": False})
 
 
 def advanced(default: Any, text: str) -> Any:
@@ -65,7 +60,7 @@ class TrainingConfig:
     checkpoint_every: str = setting("1 epoch", "Save a checkpoint this often; a killed run loses at most this much")
     seed: int = setting(0, "Set the seed of all random numbers")
 
-    rule: RuleSettings | None = dataclasses.field(default=None, metadata={"help": "", "advanced": False})
+    rule: RuleSettings | None = setting(None, "")
     """How the pseudocoreset moves; only the prior ``bype`` has one, and tracking is its default."""
 
     validate_every: str = advanced("1 epoch", "Score the validation split this often")

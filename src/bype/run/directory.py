@@ -27,7 +27,6 @@ from bype.system import open_file
 FORMAT_VERSION = 4
 _READ_VERSIONS = (2, 3, 4)
 _KEPT_CHECKPOINTS = 2
-_MAX_METRICS_BYTES = 2**24
 _WRITTEN = (
     "audit.json",
     "best",

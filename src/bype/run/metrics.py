@@ -2,16 +2,18 @@
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bype.data.decode import decode
-from bype.data.files import FileError, parse_json, read_bounded
+from bype.data.files import READ_FLAGS, FileError, parse_json
 from bype.run.directory import RunError
 from bype.system import open_file
 
-_MAX_METRICS_BYTES = 2**24
+_MAX_LINE_BYTES, _MAX_METRICS_BYTES = 2**16, 2**27
+"""A line has some hundred bytes; the file may have so many that a run could be validated after every step."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ def read_metrics(folder: Path) -> list[MetricsLine]:
     if not os.path.lexists(path):
         return []
     lines = []
-    for number, text in enumerate(read_bounded(path, _MAX_METRICS_BYTES).splitlines(), start=1):
+    for number, text in enumerate(_bounded_lines(path), start=1):
         try:
             fields = parse_json(text)
             if not isinstance(fields, dict):
@@ -40,6 +42,22 @@ def read_metrics(folder: Path) -> list[MetricsLine]:
         except ValueError as error:
             raise FileError(f"{path}, line {number}, is broken: {error}") from error
     return lines
+
+
+def _bounded_lines(path: Path) -> Iterator[bytes]:
+    num_bytes = 0
+    try:
+        with os.fdopen(open_file(path, READ_FLAGS), "rb") as file:
+            while text := file.readline(_MAX_LINE_BYTES + 1):
+                num_bytes += len(text)
+                if len(text) > _MAX_LINE_BYTES or num_bytes > _MAX_METRICS_BYTES:
+                    raise FileError(
+                        f"{path} has over {_MAX_METRICS_BYTES:,} bytes, or over {_MAX_LINE_BYTES:,} in a line: "
+                        f"more than allowed"
+                    )
+                yield text
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from error
 
 
 class MetricsFile:

@@ -30,9 +30,14 @@ def dry_run(config: TrainingConfig, data: Path) -> Iterator[str]:
     yield f"model: {parameters:,} parameters; {(state + moments) / 1e6:.1f} MB in memory with Adam's moments"
     epoch = seconds_per_epoch(config, store)
     steps = steps_per_epoch(len(split), config.batch_size)
-    longest = Span.parse(config.length).in_steps(steps) / steps * epoch
     yield f"time: about {epoch:.1f} s for an epoch of {steps:,} steps, without validation and updates"
-    yield f"      at most {longest / 3600:.1f} h for {config.length}, sooner if validation stops improving"
+    length = Span.parse(config.length)
+    if length.is_fixed:
+        longest = length.in_steps(steps) / steps * epoch
+        yield f"      at most {longest / 3600:.1f} h for {config.length}, sooner if validation stops improving"
+    else:
+        most = length.count / epoch
+        yield f"      at most about {most:,.1f} epochs in {config.length}; validation and updates take from it"
 
 
 def seconds_per_epoch(config: TrainingConfig, store: Store) -> float:
