@@ -1,10 +1,10 @@
 """The command line as a user meets it."""
 
 import json
+import os
 import re
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -27,9 +27,10 @@ def test_help_is_quick_and_loads_no_torch():
     assert done.stdout.endswith("False False\n")
     seconds = []
     for _ in range(5):
-        start = time.perf_counter()
+        before = os.times()
         assert run("--help").returncode == 0
-        seconds.append(time.perf_counter() - start)
+        after = os.times()  # of the processor: a busy machine is not to blame
+        seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
     assert min(seconds) < 0.5
 
 

@@ -87,7 +87,10 @@ def _model_of(run: RunContents) -> str:
     epoch = next((line.epoch for line in run.metrics if line.step == run.step), None)
     when = f"step {run.step:,}" if epoch is None else f"epoch {epoch:g} (step {run.step:,})"
     last = max((line.epoch for line in run.metrics), default=None)
-    return when if last is None else f"that of {when}; {last:g} epochs, seed {run.config.seed}"
+    if last is None:
+        return when
+    epochs = "epoch" if last == 1 else "epochs"
+    return f"that of {when}, of {last:g} {epochs}; seed {run.config.seed}"
 
 
 def _evaluated_on(run: RunContents) -> str:
