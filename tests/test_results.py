@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import ablation
+import labels
 import outliers
 import own_data
 from bype.evaluation.records import read_results
@@ -70,5 +71,12 @@ def test_the_page_of_a_users_own_data_is_printed_from_the_records():
 def test_the_page_of_outliers_is_printed_from_the_records():
     lines = list(outliers.pages(ROOT / "results" / "outliers"))
     page = (ROOT / "docs" / "results" / "outliers.md").read_text()
+    assert "\n".join(lines) in page
+    assert len(lines) > 8
+
+
+def test_the_page_of_labels_is_printed_from_the_records():
+    lines = list(labels.pages(ROOT / "results" / "labels"))
+    page = (ROOT / "docs" / "results" / "labels.md").read_text()
     assert "\n".join(lines) in page
     assert len(lines) > 8
