@@ -100,7 +100,7 @@ def test_coreset_is_exported_as_archive_store_and_pictures(bype_run, tmp_path, c
     assert np.array_equal(sheet[:12, 14:26], rows[1, 0])
     assert (out / "weights.svg").read_text().startswith("<svg xmlns=")
     assert main(["coreset", str(bype_run), "--out", str(out)]) == 1
-    assert "choose another --out" in capsys.readouterr().err
+    assert "choose another path" in capsys.readouterr().err
 
 
 def test_embed_and_augment(bype_run, tmp_path, capsys):
