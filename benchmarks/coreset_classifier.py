@@ -14,7 +14,6 @@ on pixels; its penalty is chosen on validation images, for each way apart.
 import argparse
 import dataclasses
 import json
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -32,7 +31,7 @@ from bype.data.examples import StoreSource
 from bype.data.store import Store
 from bype.evaluation.pseudopoints import describe_points
 from bype.run.choice import suitable_config
-from measure import machine
+from measure import commit, head, machine
 
 SIZES = (10, 50, 100, 500)
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -121,7 +120,7 @@ def measure(data: str, store: Store, seed: int, steps: int, sizes: tuple[int, ..
     path = out / f"{data}-{seed}.json"
     record = json.loads(path.read_text()) if path.exists() else {"data": data, "seed": seed, "accuracy": {}}
     record |= {
-        "commit": subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),  # noqa: S607
+        "commit": commit(),
         "machine": machine(),
         "fingerprint": store.manifest.fingerprint,
         "steps": steps,
@@ -157,8 +156,7 @@ def measure(data: str, store: Store, seed: int, steps: int, sizes: tuple[int, ..
 def pages(out: Path) -> Iterator[str]:
     """Print the table of docs/results/coreset-classifier.md from the records."""
     records = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
-    yield f"| data | M | {' | '.join(WAYS)} |"
-    yield f"|{' --- |' * (2 + len(WAYS))}"
+    yield from head("data", "M", *WAYS)
     for data in dict.fromkeys(record["data"] for record in records):
         own = [record["accuracy"] for record in records if record["data"] == data]
         for size in SIZES:
@@ -178,7 +176,7 @@ def main() -> int:
     parser.add_argument("--stores", type=Path, help="read the stores mnist and fashion-mnist in this folder")
     parser.add_argument("--out", type=Path, required=True, help="write records to this folder; what is there is kept")
     parser.add_argument("--seeds", type=int, default=3, help="repeat with so many seeds")
-    parser.add_argument("--steps", type=int, default=5000, help="train ours for so many steps")
+    parser.add_argument("--steps", type=int, default=2000, help="train ours for so many steps")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="take these numbers of points")
     parser.add_argument("--data", nargs="+", default=("fashion-mnist", "mnist"), help="take these data sets")
     parser.add_argument("--page", action="store_true", help="print the table of the page and stop")

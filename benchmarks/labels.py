@@ -13,7 +13,6 @@ class, and how many reconstructions of test images: these are as blurred as samp
 import argparse
 import dataclasses
 import json
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -29,7 +28,7 @@ from bype.data.examples import StoreSource, spread_rows
 from bype.data.store import Split, Store
 from bype.evaluation.density import DensityOptions
 from bype.run.choice import suitable_config
-from measure import machine
+from measure import commit, head, machine
 
 SAMPLES = 500
 KINDS = ("test images", "reconstructions", "samples")
@@ -72,7 +71,7 @@ def measure(data: str, store: Store, seed: int, steps: int) -> dict[str, object]
         "data": data,
         "seed": seed,
         "steps": steps,
-        "commit": subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),  # noqa: S607
+        "commit": commit(),
         "machine": machine(),
         "fingerprint": store.manifest.fingerprint,
         "nats": nats,
@@ -83,15 +82,13 @@ def measure(data: str, store: Store, seed: int, steps: int) -> dict[str, object]
 def pages(out: Path) -> Iterator[str]:
     """Print the tables of docs/results/labels.md from the records."""
     records = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
-    yield "| data | −log p(x), without labels | with labels | steps |"
-    yield "| --- | --- | --- | --- |"
+    yield from head("data", "−log p(x), without labels", "with labels", "steps")
     for record in records:
         values = (record["nats"][kind]["negative_log_likelihood"] for kind in ("without labels", "with labels"))
         cells = " | ".join(f"{value['value']:.1f} ± {value['error']:.1f}".replace("-", "−") for value in values)
         yield f"| {record['data']} | {cells} | {record['steps']:,} |"
     yield ""
-    yield f"| data | class | {' | '.join(f'{kind}, %' for kind in KINDS)} |"
-    yield f"|{' --- |' * (2 + len(KINDS))}"
+    yield from head("data", "class", *(f"{kind}, %" for kind in KINDS))
     for record in records:
         found = record["recognised"]
         mean = {kind: float(np.mean([shares[kind] for shares in found.values()])) for kind in KINDS}

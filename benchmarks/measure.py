@@ -1,10 +1,11 @@
-"""Timing and memory, measured the same way in every benchmark."""
+"""What every benchmark shares: timing, memory, where a number comes from, how a table is printed."""
 
 import os
 import platform
 import statistics
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -14,6 +15,17 @@ def machine() -> str:
     """Say on what the numbers were taken."""
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
     return f"{platform.machine()}, {os.cpu_count()} processors, {torch.get_num_threads()} threads, {versions}"
+
+
+def commit() -> str:
+    """Return the commit that is checked out."""
+    return subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()  # noqa: S607
+
+
+def head(*names: str) -> Iterator[str]:
+    """Return the first two lines of a table."""
+    yield f"| {' | '.join(names)} |"
+    yield f"|{' --- |' * len(names)}"
 
 
 def interleaved_seconds(functions: dict[str, Callable[[], object]], repetitions: int) -> dict[str, list[float]]:

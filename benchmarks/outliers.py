@@ -19,7 +19,6 @@ import argparse
 import dataclasses
 import json
 import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -40,7 +39,7 @@ from bype.data.prepare import prepare
 from bype.data.store import Store
 from bype.evaluation.outliers import ExampleScores, ScoreOptions
 from bype.run.choice import suitable_config
-from measure import machine
+from measure import commit, head, machine
 
 MOST_ROWS = 2000
 TRAINING_IMAGES, TEST_IMAGES = 5000, 1000
@@ -199,12 +198,6 @@ def trained(folder: Path, steps: int, seed: int) -> bype.TrainedRun:
     return bype.TrainedRun.open(folder / "run")
 
 
-def head(*names: str) -> Iterator[str]:
-    """Return the first two lines of a table."""
-    yield f"| {' | '.join(names)} |"
-    yield f"|{' --- |' * len(names)}"
-
-
 def ranks(values: list[float]) -> np.ndarray:
     """Return the rank of each value, 1 for the largest; equal values share their mean rank."""
     array = np.array(values)
@@ -275,11 +268,11 @@ def main() -> int:
             jobs[f"{inside}-{options.seed}"] = lambda inside=inside, outside=outside: measure_images(
                 options.images, inside, outside, options.steps, options.seed
             )
-    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()  # noqa: S607
+    at = commit()
     for name, job in jobs.items():
         path = options.out / f"{name}.json"
         if options.only in name and not path.exists():
-            record = job() | {"commit": commit, "machine": {"platform": platform.platform(), "versions": machine()}}
+            record = job() | {"commit": at, "machine": {"platform": platform.platform(), "versions": machine()}}
             path.write_text(json.dumps(record, indent=1) + "\n")
             print(name, {key: value["auroc"] for key, value in record["found"].items()}, flush=True)
     return 0

@@ -21,7 +21,6 @@ import json
 import math
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -44,7 +43,7 @@ from bype.evaluation.records import read_results
 from bype.factors import factor_analysis
 from bype.models.linear_start import COLUMN_FLOOR, PIXEL_FLOOR, fit_linear, linear_batches
 from bype.run.opened import TrainedRun
-from measure import machine
+from measure import commit, head, machine
 
 FEW_VALUES = 10
 EVERY_DAY = (
@@ -181,7 +180,7 @@ def fit(name: str, data: Path, minutes: float, seed: int, is_image: bool, out: P
             "minutes": minutes,
             "training_seconds": paces[-1]["seconds"],
             "all_seconds": round(seconds, 1),
-            "commit": subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),  # noqa: S607
+            "commit": commit(),
             "machine": {"platform": platform.platform(), "versions": machine()},
             "data": {"source": store.manifest.source, "fingerprint": store.manifest.fingerprint},
             "examples": {split: found.num_rows for split, found in store.manifest.splits.items()},
@@ -213,12 +212,6 @@ def all_nats(record: dict[str, Any]) -> Nats:
         "no latents": baseline["without_latents"],
         **record["simple"],
     }
-
-
-def head(*names: str) -> Iterator[str]:
-    """Return the first two lines of a table."""
-    yield f"| {' | '.join(names)} |"
-    yield f"|{' --- |' * len(names)}"
 
 
 def pages(out: Path) -> Iterator[str]:

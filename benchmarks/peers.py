@@ -30,7 +30,6 @@ import importlib.metadata
 import json
 import math
 import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -50,8 +49,8 @@ from bype.data.sources import SourceOptions
 from bype.data.store import Store
 from bype.evaluation.representation import knn_accuracy
 from bype.likelihoods import PIXEL_RANGE
-from measure import machine
-from own_data import head, image_sets
+from measure import commit, head, machine
+from own_data import image_sets
 
 SETS = ("photographs", "faces", "clothes-5000")
 KINDS = ("VAE", "VAMP")
@@ -294,7 +293,7 @@ def run(name: str, folder: Path, ours: Record, minutes: float, out: Path) -> Non
                 "minutes": minutes,
                 "processor_seconds": round(trained.seconds, 1),
                 "seconds": round(time.monotonic() - start, 1),
-                "commit": subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),  # noqa: S607
+                "commit": commit(),
                 "machine": {"platform": platform.platform(), "versions": machine()},
                 "pythae": importlib.metadata.version("pythae"),
                 "data": {"fingerprint": store.manifest.fingerprint},

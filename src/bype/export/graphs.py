@@ -202,9 +202,8 @@ class _Sampler(nn.Module):
     def forward(self, inputs: Inputs) -> Tensor:
         uniform, noise, *lower = inputs
         position_B = uniform * self.cumulative[-1]
-        is_below_BM = self.cumulative <= position_B[:, None]
-        # Rounding can lift the largest uniform number onto the total itself.
-        index_B = is_below_BM.sum(1).clamp_max(len(self.means) - 1)
+        # Without the total: rounding can lift the largest uniform number onto it.
+        index_B = (self.cumulative[:-1] <= position_B[:, None]).sum(1)
         scale_BD = self.scales if len(self.scales) == 1 else self.scales[index_B]
         made: Tensor = self.decoder((self.means[index_B] + noise * scale_BD, *lower))
         return made

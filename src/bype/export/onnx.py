@@ -59,7 +59,7 @@ def export_onnx(run: TrainedRun, out: Path | str, *, force: bool = False) -> lis
 
 def to_onnx(graph: Graph) -> bytes:
     """Return the ONNX file of a graph, with a batch of any size."""
-    batch = torch.export.Dim("batch")
+    batch = torch.export.Dim("batch", max=2**31 - 1)  # torch 2.6 does not take the largest integer
     with warnings.catch_warnings(), _silent(logging.getLogger("torch.onnx")):
         warnings.simplefilter("ignore")  # the exporter's own, on its future and on operators that no model here has
         program = torch.onnx.export(
@@ -75,7 +75,10 @@ def to_onnx(graph: Graph) -> bytes:
         raise RuntimeError("this version of torch has no exporter to ONNX; take torch 2.6 or later")
     for node in program.model.graph:
         node.metadata_props.clear()  # lines of source code with their paths
-    content: bytes = program.model_proto.SerializeToString()
+    proto = program.model_proto
+    for port in (*proto.graph.input, *proto.graph.output):
+        port.type.tensor_type.shape.dim[0].dim_param = "batch"  # torch 2.6 gives it a name of its own
+    content: bytes = proto.SerializeToString()
     return content
 
 
