@@ -40,7 +40,7 @@ def test_small_images_are_no_worse_than_pca(digits, tmp_path, capsys):
     assert is_better_than_linear(tmp_path / "run")
     printed = capsys.readouterr().out
     assert "better than probabilistic PCA with 40 latents" in printed
-    assert "training gained" in printed
+    assert "Training gained" in printed
     page = (tmp_path / "run" / "report.html").read_text()
     assert "How good is it?" in page
     assert "better than probabilistic PCA" in page

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,8 +17,10 @@ from bype.cli.output import result, say
 
 if TYPE_CHECKING:
     from bype.data.store import Store
+    from bype.evaluation.records import Evaluation
 
 _DRAWS, _IMAGES = 500, 500
+_NEIGHBOURS = 5
 _MAX_MINUTES = 60 * 24 * 365
 
 
@@ -84,15 +87,12 @@ def fit(words: list[str]) -> int:
     found = evaluate(
         run, default_split(store), data=store.folder, density=density, with_baseline=True, stage=progress_bar
     )
-    for line in describe(found):
+    for line in _beside_the_linear_model(found, math.prod(run.data.shape)):
         say(line)
-    if found.baseline is not None and found.density is not None:
-        print()
-        say(found.baseline.verdict(found.density, math.prod(run.data.shape)))
     page = options.out / "report.html"
     result(run=options.out, report=page, **dataclasses.asdict(found))
     write_atomic(page, render([gather(options.out, options.out.absolute().name, store.folder)]).encode())
-    print(f"\nopen {page.absolute()} in a browser\n\nthen try:")
+    print(f"\nopen {page.absolute()} in a browser: pictures, and all figures\n\nthen try:")
     plate = "more.png" if len(run.data.shape) == 3 else "more.csv"
     print(f"  bype sample {options.out} --like 0 --count 9 --out {plate}")
     if config.labelled:
@@ -101,6 +101,31 @@ def fit(words: list[str]) -> int:
     print(f"  bype embed {options.out} --out embedding")
     print(f"  bype evaluate {options.out}  # slower, and more exact")
     return 0
+
+
+def _beside_the_linear_model(found: "Evaluation", num_dimensions: int) -> Iterator[str]:
+    """Say in a few lines how good the model is; the report has the rest."""
+    if found.density is None or found.baseline is None:
+        yield from describe(found)
+        return
+    linear, own = found.baseline, found.density
+    rows = [
+        ("-log p(x), nats per example", f"{own.of_density:.1f}", f"{linear.negative_log_likelihood.value:.1f}"),
+        ("squared error of reconstructions", f"{linear.own_squared_error:.4g}", f"{linear.squared_error:.4g}"),
+    ]
+    if found.representation is not None and linear.knn_accuracy:
+        accuracy, of_linear = found.representation.knn_accuracy, linear.knn_accuracy
+        k = min(accuracy, key=lambda k: abs(int(k) - _NEIGHBOURS))
+        rows.append((f"accuracy of {k} nearest neighbours, %", f"{100 * accuracy[k]:.1f}", f"{100 * of_linear[k]:.1f}"))
+    wide = len(linear.kind)
+    yield ""
+    yield f"{f'on {own.num_images:,} {found.split} examples':<36}  this model  {linear.kind}"
+    for name, value, of_linear_model in rows:
+        yield f"{name:<36}  {value:>10}  {of_linear_model:>{wide}}"
+    yield ""
+    yield linear.verdict(own, num_dimensions)
+    if linear.gain_in_training is not None:
+        yield f"Training gained {linear.gain_in_training:.1f} nats of validation -ELBO over the start of the model."
 
 
 def _store(options: _Fit) -> "Store":
