@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import backend_registration
 from torch.utils._pytree import tree_flatten, tree_map_only
-from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 NAME = "foreign"
 _ATEN = torch.ops.aten
@@ -94,14 +94,14 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
     return target
 
 
-class _Module(_DummyBackendModule):
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.bfloat16]
-
-
 def register() -> None:
     """Make the device known to PyTorch, for the rest of this process."""
-    _setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+
+    class Module(backend_registration._DummyBackendModule):  # the oldest PyTorch has none
+        def get_amp_supported_dtype(self) -> list[torch.dtype]:
+            return [torch.bfloat16]
+
+    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=Module())
     library = torch.library.Library("aten", "IMPL")
     library.impl("empty.memory_format", _empty, "PrivateUse1")
     library.impl("empty_strided", _empty_strided, "PrivateUse1")

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+import bype
+from bype.evaluation.audit import audit_run
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.embedding import EmbeddingOptions, embed_split
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.inference import Embedder
+from bype.evaluation.outliers import ScoreOptions, score_examples
 from bype.pseudocoreset.settings import (
     AscentSettings,
     FrozenSettings,
@@ -69,9 +72,23 @@ def work(case: str, store: Path, folder: Path, device: str) -> None:
     np.savez(folder / case / "called.npz", **found)
 
 
+def work_on_a_table(store: Path, folder: Path, device: str) -> None:
+    """Train on a table as ``bype fit`` does, and do all that one does with the run afterwards."""
+    config = TrainingConfig(**{**SMALL, "network": "dense", "likelihood": "conditional-gaussian"})
+    train(config, store, folder, device=device)
+    run = TrainedRun.open(folder, device=device)
+    evaluate(run, "validation", density=DensityOptions(num_samples=20, num_images=20), with_baseline=True)
+    scores = score_examples(run, "validation", options=ScoreOptions(num_samples=10))
+    audit_run(run, num_samples=20)
+    found = bype.coreset(run)
+    np.savez(folder / "found.npz", points=found.points, neighbours=found.neighbours, ratio=scores.log_ratio)
+
+
 if __name__ == "__main__":
     from foreign_device import NAME, register
 
     register()
+    images, table, out = map(Path, sys.argv[1:])
     for name in CASES:
-        work(name, Path(sys.argv[1]), Path(sys.argv[2]), NAME)
+        work(name, images, out, NAME)
+    work_on_a_table(table, out / "table", NAME)

@@ -37,8 +37,7 @@ class Likelihood(nn.Module, ABC):
     value_kind
         What ``exp(log_prob)`` is.
     log_normaliser
-        What to add to ``log_prob``, for each dimension, to make it that of a density or probability; ``None`` if no
-        constant does.
+        What to add to ``log_prob``, for each dimension, to make it that of a density; ``None`` if no constant does.
     outputs_per_dimension
         How many numbers of the decoder's output say something about one number of an example.
     """
@@ -356,6 +355,7 @@ class DiscretisedLogistic(Likelihood):
             raise ValueError(f"levels must be at least 2 and floor positive, not {levels} and {floor}")
         self.levels = levels
         self.floor = floor
+        self.log_normaliser = math.log(levels)  # the density of a byte plus uniform noise is constant in each bin
         self.log_excess = nn.Parameter(torch.tensor(math.log(0.1)))
 
     @property

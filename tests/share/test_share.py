@@ -64,14 +64,19 @@ class FolderHub:
         for name in utils.filter_repo_objects(files_of(place), allow_patterns=delete_patterns):
             (place / name).unlink()
         shutil.copytree(folder_path, place, dirs_exist_ok=True)
-        return hub.CommitInfo("https://huggingface.co/someone/stripes/commit/abc", commit_message, "", "abc")
+        return hub.CommitInfo(
+            commit_url="https://huggingface.co/someone/stripes/commit/abc",
+            commit_message=commit_message,
+            commit_description="",
+            oid="abc",
+        )
 
     def snapshot_download(self, repo_id, *, revision, token, local_files_only, allow_patterns):
         """Lay out links to blobs, as the client does in its cache."""
         place = self.place(repo_id, revision)
         if not place.is_dir():
             raise utils.RepositoryNotFoundError(
-                f"404 for {repo_id}", response=SimpleNamespace(headers={}, request=None)
+                f"404 for {repo_id}", response=SimpleNamespace(headers={}, request=None, json=dict)
             )
         snapshot = self.folder / "cache" / f"{len(list((self.folder / 'cache').glob('*'))):040x}"
         blobs = self.folder / "blobs" / snapshot.name

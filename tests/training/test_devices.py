@@ -15,7 +15,7 @@ from bype.distributed import GroupError, device_named
 from bype.evaluation.records import read_results
 from bype.run.checkpoint import CheckpointFolder
 from bype.training.loop import train
-from foreign_process import CASES, config_of, work
+from foreign_process import CASES, config_of, work, work_on_a_table
 from small_runs import assert_same_tensors
 
 PROGRAM = Path(__file__).parents[1] / "foreign_process.py"
@@ -32,7 +32,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def elsewhere(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("table")
+    hidden = np.random.default_rng(0).normal(size=(260, 2))
+    np.save(folder / "x.npy", (hidden @ np.array([[1, 2, 3, 4.0], [1, -1, 5, 0]]) + [0, 10, 0, 3]).astype(np.float32))
+    prepare(folder / "x.npy", folder / "store", validation=50, test=0)
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def elsewhere(store: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All cases on the foreign device, one of them begun on the CPU."""
     if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this version of PyTorch has no devices that are written in Python")
@@ -40,7 +49,7 @@ def elsewhere(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = config_of(BEGUN_ON_THE_CPU)
     train(config, store, folder / BEGUN_ON_THE_CPU)
     shutil.rmtree(folder / BEGUN_ON_THE_CPU / "checkpoints" / "18")
-    done = subprocess.run([sys.executable, PROGRAM, store, folder], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, PROGRAM, store, table, folder], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
 
@@ -59,6 +68,16 @@ def test_another_device_gives_the_same_run(store, elsewhere, tmp_path, case):
     for name in ("embedded/part-000000.npz", "called.npz"):
         with np.load(tmp_path / case / name) as first, np.load(elsewhere / case / name) as second:
             assert all(np.array_equal(first[key], second[key]) for key in first.files)
+
+
+def test_a_table_and_all_that_follows_are_the_same_on_another_device(table, elsewhere, tmp_path):
+    work_on_a_table(table, tmp_path / "table", "cpu")
+    ours, theirs = (read_results(folder / "table").evaluations[0] for folder in (tmp_path, elsewhere))
+    assert ours.baseline is not None
+    assert ours.baseline == theirs.baseline
+    with np.load(tmp_path / "table/found.npz") as first, np.load(elsewhere / "table/found.npz") as second:
+        assert all(np.array_equal(first[key], second[key]) for key in first.files)
+    assert (tmp_path / "table/audit.json").read_bytes() == (elsewhere / "table/audit.json").read_bytes()
 
 
 def test_a_device_that_is_not_there_is_refused():

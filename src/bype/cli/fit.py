@@ -105,7 +105,7 @@ def fit(words: list[str]) -> int:
 
 def _beside_the_linear_model(found: "Evaluation", num_dimensions: int) -> Iterator[str]:
     """Say in a few lines how good the model is; the report has the rest."""
-    if found.density is None or found.baseline is None:
+    if found.density is None or found.density.of_density is None or found.baseline is None:
         yield from describe(found)
         return
     linear, own = found.baseline, found.density

@@ -1,5 +1,6 @@
 """Does a model give its training examples away? How near its points and samples are to them, beside new examples."""
 
+import copy
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -184,7 +185,7 @@ def audit_run(
         Nearest(*group)
         for group in zip(*(np.split(v, parts) for v in (found.rows, found.distance, found.second)), strict=True)
     )
-    numbers = {"points": heaviest.numpy()} if own is not None else {}
+    numbers = {"points": heaviest.cpu().numpy()} if own is not None else {}
     groups, shown = [], []
     for kind, group in zip(made, others, strict=True):
         order = np.argsort(group.ratio, kind="stable")[:_PAIRS]
@@ -271,7 +272,7 @@ def _scaling(run: TrainedRun, train: ExampleSource) -> Scaling:
     if len(run.data.shape) == 3:
         return Scaling(run.data.shape[-1])  # not fitted, it changes nothing
     if run.model.scaling is not None:
-        return run.model.scaling
+        return copy.deepcopy(run.model.scaling).cpu()  # distances are worked out on the CPU
     scaling = Scaling(run.data.shape[0])
     rows = torch.split(torch.from_numpy(spread_rows(len(train), 20_000)), 500)
     scaling.fit(lambda: (train.take(chunk) for chunk in rows))

@@ -23,7 +23,7 @@ from bype.evaluation.journal import journal_path
 from bype.evaluation.records import Density, Evaluation, Map, Representation, read_results, write_results
 from bype.evaluation.representation import can_be_laid_out, knn_accuracy, probe_accuracy, tsne
 from bype.randomness import generator_for
-from bype.run.opened import TrainedRun
+from bype.run.opened import TrainedRun, own_store
 
 _MAX_REFERENCES = 100_000
 _MAX_GAP_IMAGES = 10_000
@@ -123,7 +123,8 @@ def evaluate(
         with_baseline, baseline = True, None  # both are of the same examples, or they cannot be compared
     if with_baseline and measured is not None and baseline is None:
         with stage("fitting a linear model"):
-            baseline = measure_baseline(run, store, split, spread_rows(len(split), measured.num_images))
+            train = own_store(run.folder, run.data, data).split("train")
+            baseline = measure_baseline(run, train, split, spread_rows(len(split), measured.num_images))
     evaluation = Evaluation(
         step=run.step,
         source=store.manifest.source,

@@ -157,7 +157,7 @@ def score_examples(
         reconstruction=found.reconstruction,
         latent_density=found.latent_density,
         log_ratio=found.log_likelihood - found.linear,
-        scale="density" if run.model.likelihood.value_kind == "unnormalised" else run.model.likelihood.value_kind,
+        scale=run.model.likelihood.value_kind if run.model.likelihood.log_normaliser is None else "density",
         num_samples=options.num_samples,
         num_references=len(references.log_likelihood),
         columns=found.columns,

@@ -52,9 +52,9 @@ class Density:
     seconds: float
 
     @property
-    def of_density(self) -> float:
-        """The negative log-likelihood as that of a density, where this is known."""
-        return self.negative_log_likelihood.value if self.normalised is None else self.normalised
+    def of_density(self) -> float | None:
+        """The negative log-likelihood as that of a density; none for a cross-entropy, which is not one."""
+        return self.negative_log_likelihood.value if self.scale == "density" else self.normalised
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,8 @@ class Baseline:
 
     def verdict(self, density: Density, num_dimensions: int) -> str:
         """Say in a sentence how a model compares, and what to try if it is worse."""
+        if density.of_density is None:
+            return f"The model's likelihood is a {density.scale}, which cannot be compared with {self.kind}."
         gain = self.negative_log_likelihood.value - density.of_density
         bits = abs(gain) / num_dimensions / math.log(2)
         than = f"{self.kind} with {self.num_latents} latents on the same {self.num_examples:,} examples"

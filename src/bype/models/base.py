@@ -86,7 +86,8 @@ class LatentModel(nn.Module, ABC):
 
     def scaled(self, source: ExampleSource) -> ExampleSource:
         """Return the examples of a source as encoder and prior take them."""
-        return source if self.scaling is None else MappedSource(source, self.scaling)
+        scaling = self.scaling
+        return source if scaling is None else MappedSource(source, lambda x: scaling(x.to(self.device)))
 
     def to_data_units(self, x: Tensor) -> Tensor:
         """Return what encoder and prior take, or the decoder makes, as examples (..., *data_shape)."""

@@ -14,7 +14,7 @@ def setting(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class FrozenSettings:
-    """Never move the points: they stay the training examples that they start as.
+    """Never move the points during training: they stay where they start.
 
     Examples
     --------
@@ -137,8 +137,9 @@ SETTINGS: dict[str, type[RuleSettings]] = {
 
 
 def _require_often(every: str) -> None:
-    if Span.parse(every).count == 0:
-        raise ValueError("every must be longer than nothing, such as '10 epochs'")
+    span = Span.parse(every)
+    if span.count == 0 or not span.is_fixed:
+        raise ValueError(f"every must be a number of epochs or steps, such as '10 epochs', not {every!r}")
 
 
 def _require_positive(**values: float | None) -> None:

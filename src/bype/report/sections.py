@@ -54,10 +54,9 @@ def how_good(runs: Sequence[RunContents]) -> Markup:
         baseline = None if run.evaluation is None else run.evaluation.baseline
         if density is None or baseline is None:
             continue
-        gains = {
-            "this model": baseline.without_latents - density.of_density,
-            baseline.kind: baseline.without_latents - baseline.negative_log_likelihood.value,
-        }
+        gains = {baseline.kind: baseline.without_latents - baseline.negative_log_likelihood.value}
+        if density.of_density is not None:
+            gains = {"this model": baseline.without_latents - density.of_density, **gains}
         largest = max(1e-9, *gains.values())
         bars = [_bar(name, max(0.0, gain) / largest, f"{gain:,.1f} nats") for name, gain in gains.items()]
         verdict = baseline.verdict(density, math.prod(run.data.shape))

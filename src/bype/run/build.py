@@ -80,6 +80,8 @@ def require_fitting(config: TrainingConfig, shape: tuple[int, ...], num_train: i
         raise ConfigError(f"the likelihood {config.likelihood} is for pixels; for features choose learned-gaussian")
     if config.likelihood == "conditional-gaussian" and config.network != "dense":
         raise ConfigError("the likelihood conditional-gaussian needs the network dense")
+    if config.likelihood == "bernoulli" and config.network == "dense":
+        raise ConfigError("the network dense starts from the mean of pixels, not logits; for bernoulli choose vae")
     starts_at_examples = {"bype": config.points_start, "vamp": config.vamp_start}.get(config.prior) == "examples"
     if starts_at_examples and config.components > num_train:
         raise ConfigError(

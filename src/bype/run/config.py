@@ -63,7 +63,9 @@ class TrainingConfig:
     rule: RuleSettings | None = setting(None, "")
     """How the pseudocoreset moves; only the prior ``bype`` has one, and tracking is its default."""
 
-    validate_every: str = advanced("1 epoch", "Score the validation split this often")
+    validate_every: str = advanced(
+        "1 epoch", "Score the validation split this often; only models that were scored can be kept"
+    )
     hidden: int = advanced(300, "Set the width of dense hidden layers")
     variance: float = advanced(0.5, "Set the variance of the likelihood gaussian")
     normalise_gradients: bool = advanced(True, "Divide each weight's gradient by its norm, as the paper does")
@@ -113,6 +115,7 @@ class TrainingConfig:
         for name in ("validate_every", "checkpoint_every"):
             _require(_span(self, name).unit != "seconds", f"{name} must be in epochs, steps or percent")
         _require(0 <= self.dropout < 1, f"dropout must be at least 0 and below 1, not {self.dropout}")
+        _require(not self.dropout or self.network == "dense", "dropout is for the network dense alone")
         _require(0 <= self.shifts <= 64, f"shifts must be between 0 and 64 pixels, not {self.shifts}")
         _require(self.seed >= 0, f"seed must not be negative, not {self.seed}")
         if self.prior == "exemplar":

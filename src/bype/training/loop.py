@@ -1,9 +1,11 @@
 """The training loop: alternating optimisation of the network and the pseudocoreset (Algorithm 2)."""
 
 import dataclasses
+import functools
 import json
 import signal
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,8 +126,14 @@ def train(
 def _with_own_rule(config: TrainingConfig, rule: OwnRule) -> TrainingConfig:
     if config.prior != "bype":
         raise ConfigError(f"a rule moves a pseudocoreset, and the prior {config.prior} has none; take the prior bype")
-    name = f"{rule.__module__}.{getattr(rule, '__qualname__', type(rule).__qualname__)}"
-    return dataclasses.replace(config, rule=OwnSettings(rule=name))
+    return dataclasses.replace(config, rule=OwnSettings(rule=_name_of(rule)))
+
+
+def _name_of(rule: Callable[..., object]) -> str:
+    """Return what a run is saved with, so that it resumes only with the same rule."""
+    if isinstance(rule, functools.partial):
+        return f"{_name_of(rule.func)}{rule.args}{rule.keywords}"
+    return f"{rule.__module__}.{getattr(rule, '__qualname__', type(rule).__qualname__)}"
 
 
 class Trainer:

@@ -12,7 +12,7 @@ from bype.training.state import TrainingState
 from bype.training.step import TrainingStep
 
 _TRAINING_SIZE = 6
-"""No file of a checkpoint is larger than this many times the model: Adam keeps two moments, a rule two in float64."""
+"""No file of a checkpoint is larger than this many times the model and the rule: both may have moments, in float64."""
 
 
 class Snapshot:
@@ -53,8 +53,9 @@ class Snapshot:
     def restore(self) -> TrainingState:
         """Resume from the newest complete checkpoint, or start; all processes take what process 0 has."""
         tensors = self._step.model.state_dict()
-        model_bytes = sum(value.numel() * value.element_size() for value in tensors.values())
-        checkpoint = self._reporter.newest_checkpoint(_TRAINING_SIZE * model_bytes + 2**22)
+        saved = [*tensors.values(), *self._step.rule.state_dict().values()]
+        num_bytes = sum(value.numel() * value.element_size() for value in saved)
+        checkpoint = self._reporter.newest_checkpoint(_TRAINING_SIZE * num_bytes + 2**22)
         if self._group.size > 1:
             content = self._group.broadcast(b"" if checkpoint is None else checkpoint.to_bytes(), is_patient=True)
             checkpoint = Checkpoint.from_bytes(content) if content else None

@@ -1,0 +1,75 @@
+"""The linear model beside a run: the same examples, the same kind of number, the run's own training data."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bype.data.prepare import prepare
+from bype.evaluation.baseline import measure_baseline
+from bype.evaluation.density import DensityOptions
+from bype.evaluation.evaluate import evaluate
+from bype.likelihoods import DiscretisedLogistic
+from bype.run.build import require_fitting
+from bype.run.config import ConfigError
+from bype.run.opened import TrainedRun
+from small_runs import small_config, small_run
+
+
+def test_the_density_of_a_byte_plus_noise_integrates_to_one():
+    likelihood = DiscretisedLogistic(levels=8)
+    x = (torch.floor(torch.arange(8000) / 1000) + 0.5)[:, None] / 8  # a fine grid, each position by its level
+    density = (likelihood.log_prob(x, torch.tensor([0.3])) + likelihood.log_normaliser).exp()
+    assert float(density.detach().mean()) == pytest.approx(1, abs=1e-5)
+
+
+def test_bytes_are_compared_as_a_density(labelled_store, tmp_path):
+    folder = small_run(tmp_path / "run", labelled_store, likelihood="discretised-logistic")
+    found = evaluate(TrainedRun.open(folder), "test", density=DensityOptions(5, 10), with_map=False, with_baseline=True)
+    size = math.prod(TrainedRun.open(folder).data.shape)
+    probability = found.density.negative_log_likelihood.value
+    assert found.density.of_density == pytest.approx(probability - size * math.log(256))
+    gain = found.baseline.negative_log_likelihood.value - found.density.of_density
+    assert f"{abs(gain):.1f} nats" in found.baseline.verdict(found.density, size)
+
+
+def test_a_cross_entropy_is_not_compared(labelled_store, tmp_path):
+    folder = small_run(tmp_path / "run", labelled_store, likelihood="bernoulli")
+    found = evaluate(TrainedRun.open(folder), "test", density=DensityOptions(5, 10), with_map=False, with_baseline=True)
+    assert found.density.of_density is None
+    assert "cannot be compared" in found.baseline.verdict(found.density, 144)
+
+
+def test_logits_are_refused_where_a_network_starts_at_the_mean_of_pixels():
+    with pytest.raises(ConfigError, match="for bernoulli choose vae"):
+        require_fitting(small_config(network="dense", likelihood="bernoulli"), (1, 12, 12), 500)
+
+
+def test_the_linear_model_is_fitted_to_the_training_data_of_the_run(trained_features, tmp_path):
+    run = TrainedRun.open(Path(shutil.copytree(trained_features, tmp_path / "run")))
+    rows = np.arange(len(run.store().split("test")))
+    x = run.store().split("test").read(rows)
+    np.save(tmp_path / "x.npy", np.concatenate([x] * 4) + 100.0)
+    prepare(tmp_path / "x.npy", tmp_path / "other")
+    other = evaluate(
+        run, "test", data=tmp_path / "other", density=DensityOptions(5), with_map=False, with_baseline=True
+    )
+    own = measure_baseline(run, run.store().split("train"), run.store().split("test"), rows)
+    # rows that are far from the training data are unlikely, though a model of these rows would find them likely
+    assert other.baseline.negative_log_likelihood.value > own.negative_log_likelihood.value + 100
+
+
+def test_a_line_of_an_update_does_not_hide_what_training_gained(trained_features, tmp_path):
+    run = TrainedRun.open(Path(shutil.copytree(trained_features, tmp_path / "run")))
+    path = run.folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = next(line for line in lines if line["step"] == run.step and "validation" in line)
+    first = {**kept, "step": 0, "validation": {**kept["validation"], "negative_elbo": 1e3}}
+    update = {name: value for name, value in kept.items() if name != "validation"} | {"update": {"moved": 1.0}}
+    path.write_text("".join(json.dumps(line) + "\n" for line in (first, kept, update)))
+    found = measure_baseline(run, run.store().split("train"), run.store().split("test"), np.arange(5))
+    assert found.gain_in_training == pytest.approx(1e3 - kept["validation"]["negative_elbo"])

@@ -1,0 +1,50 @@
+"""Rules of a user's own: their state is saved whatever its size, and a run resumes only with the same rule."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from bype.pseudocoreset.rule import Rule
+from bype.run.directory import RunError
+from bype.training.loop import train
+from small_runs import image_store, small_config
+
+
+class Counting(Rule):
+    """Counts its updates, in a state that is far larger than the model."""
+
+    def __init__(self, model, start=0):
+        super().__init__(every="1 epoch", num_batches=1)
+        self.register_buffer("counts", torch.full((3_000_000,), float(start)))
+
+    def update(self, model, batches, *, validation_kl=None, generator=None):
+        list(batches)
+        self.counts += 1
+        return {"count": float(self.counts[0])}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return image_store(tmp_path_factory.mktemp("own"), count=200)
+
+
+def test_a_large_state_of_a_rule_comes_back(store, tmp_path):
+    counts = []
+
+    class Watched(Counting):
+        def load_state_dict(self, state, *arguments, **keywords):
+            counts.append(float(state["counts"][0]))
+            return super().load_state_dict(state, *arguments, **keywords)
+
+    train(small_config(length="2 epochs"), store, tmp_path / "run", rule=Watched)
+    outcome = train(small_config(length="3 epochs"), store, tmp_path / "run", rule=Watched)
+    assert counts == [2.0]
+    assert outcome.state == "finished"
+
+
+def test_a_run_resumes_only_with_the_arguments_that_its_rule_had(store, tmp_path):
+    train(small_config(length="1 epoch"), store, tmp_path / "run", rule=partial(Counting, start=1))
+    with pytest.raises(RunError, match="start"):
+        train(small_config(length="2 epochs"), store, tmp_path / "run", rule=partial(Counting, start=2))
+    assert train(small_config(length="2 epochs"), store, tmp_path / "run", rule=partial(Counting, start=1)).step > 0
