@@ -1,6 +1,7 @@
 """What `bype fit` makes of real and of odd data: as good as the simple thing, or one clear line."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -117,3 +118,39 @@ def test_three_thousand_columns(tmp_path):
     np.save(tmp_path / "wide.npy", x.astype(np.float32))
     assert fit(tmp_path / "wide.npy", tmp_path / "run") == 0
     assert is_better_than_linear(tmp_path / "run")
+
+
+def test_only_the_same_command_resumes_a_fit(digits, tmp_path, capsys):
+    few = save_images(tmp_path / "few", np.zeros((20, 8, 8), np.uint8) + np.arange(20, dtype=np.uint8)[:, None, None])
+    assert fit(few, tmp_path / "run") == 0
+    before = (tmp_path / "run" / "evaluation.json").read_bytes()
+    assert fit(digits, tmp_path / "run") == 1
+    assert "holds a fit with data" in capsys.readouterr().err
+    assert fit(tmp_path / "nowhere", tmp_path / "run", "--quiet") == 1
+    assert fit(few, tmp_path / "run", "--seed", "5") == 1
+    assert "with seed 0, not 5; choose another --out" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "run"), "--samples", "2", "--images", "1"]) == 0
+    assert fit(few, tmp_path / "run") == 0  # and measures again what was measured with fewer draws
+    again = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert again["evaluations"][0]["density"]["num_samples"] == 500
+    assert json.loads(before)["evaluations"][0]["density"]["num_samples"] == 500
+
+
+def test_too_few_rows_can_be_mended(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n2,3\n3,5\n")
+    assert fit(tmp_path / "t.csv", tmp_path / "run") == 1
+    assert "give" in capsys.readouterr().err
+    (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{k},{k * k}\n" for k in range(40)))
+    assert fit(tmp_path / "t.csv", tmp_path / "run") == 0
+
+
+def test_rows_of_a_table_have_names(tmp_path):
+    lines = "".join(f"{k % 7},{k * k % 11}\n" for k in range(60))
+    (tmp_path / "t.csv").write_text(f'mass,"length, cm"\n{lines}')
+    assert fit(tmp_path / "t.csv", tmp_path / "run") == 0
+    for words in (["--count", "3"], ["--like", "0", "--count", "3"]):
+        out = tmp_path / f"{len(words)}.csv"
+        assert main(["sample", str(tmp_path / "run"), *words, "--out", str(out)]) == 0
+        head, *rows = out.read_text().splitlines()
+        assert head == 'mass,"length, cm"'
+        assert len(rows) == 3

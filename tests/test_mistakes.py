@@ -53,6 +53,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [f"{k},{2 * k},{'uv'[k % 2]}" for k in range(30)]
     (place / "text.csv").write_text("\n".join(["mass,length,kind", *rows]))
     (place / "gaps.csv").write_text("\n".join(["mass,length", *(f"{k},{'' if k == 7 else k}" for k in range(30))]))
+    (place / "semicolons.csv").write_text("\n".join(["mass;length", *(f"{k};{k}" for k in range(30))]))
+    np.save(place / "floats.npy", np.zeros((20, 8, 8)))
     (place / "short.csv").write_text("mass,length\n1,2\n3\n")
     (place / "bare.csv").write_text("\n".join(rows))
     np.save(place / "nan.npy", np.where(np.arange(60) == 9, np.nan, 1.0).reshape(30, 2))
@@ -76,9 +78,9 @@ MISTAKES = {
     "too few images": ("fit two --out new/run", "give more examples"),
     "more components than examples": (
         "train --data images/store --out new/run --components 500",
-        "take --components 165 or fewer",
+        "take 165 components or fewer",
     ),
-    "run without a model": ("sample unfinished --out new/x.png", "train it with: bype train"),
+    "run without a model": ("sample unfinished --out new/x.png", "run the command that began it"),
     "run of another format": ("sample newer-run --out new/x.png", "train again"),
     "store of another format": ("train --data newer-store --out new/run", "prepare the data again"),
     "other shape": ("evaluate run --data features/store", "give a store of such examples"),
@@ -86,14 +88,14 @@ MISTAKES = {
     "no such device": ("evaluate run --device gpu", "choose cpu, cuda"),
     "no GPU": ("train --data images/store --out new/run --device cuda", "install PyTorch for your GPU"),
     "output exists": ("sample run --out taken.png", "--force"),
-    "store exists": ("data prepare photos --out images/store", "choose another --out"),
+    "store exists": ("data prepare photos --out images/store", "choose another folder"),
     "output folder is in use": ("fit photos --out photos", "choose another --out"),
     "no such output folder": ("sample run --out new/deep/x.png", "make it, or choose another --out"),
     "a file is in the way": ("fit photos --out taken.png/run", "choose another --out"),
     "unknown ending": ("sample run --out new/x.gif", "ends in .png or .npy"),
     "text in a table": ("fit text.csv --out new/run", "OneHotEncoder().fit_transform(table)"),
     "gaps in a table": ("fit gaps.csv --out new/run", "SimpleImputer().fit_transform(table)"),
-    "gaps in an array": ("fit nan.npy --out new/run", "SimpleImputer().fit_transform(table)"),
+    "gaps in an array": ("fit nan.npy --out new/run", "example 4 holds a number that is not finite"),
     "a short line": ("fit short.csv --out new/run", "line 3: 1 cells instead of 2; correct that line"),
     "images of different sizes": ("data prepare sizes --out new/store", "--size 64"),
     "empty folder": ("fit empty --out new/run", "give a folder that does"),
@@ -102,7 +104,7 @@ MISTAKES = {
     "folder instead of a run": ("report photos --out new/x.html", "make one with: bype train"),
     "run instead of a store": ("train --data run --out new/run", "give the store that it was trained on"),
     "folder instead of a store": ("train --data photos --out new/run", "make one with: bype data prepare"),
-    "another config": ("train --data images/store --out run --components 9", "choose another --out"),
+    "another config": ("train --data images/store --out run --components 9", "choose another folder (--out)"),
     "no such row": ("sample run --like 9999 --out new/x.png", "rows 0 to 74"),
     "no such image": ("reconstruct run --examples nosuch.png --out new/x.png", "or a row number"),
     "no such component": ("sample run --component 77 --out new/x.png", "between 0 and 19"),
@@ -115,6 +117,12 @@ MISTAKES = {
     "no number of minutes": ("fit photos --out new/run --minutes nan", "--minutes must be positive"),
     "a digit that is no number": ("sample run --like ² --out new/x.png", "or a row number"),
     "table without names": ("fit bare.csv --out new/run", "give the file a header line"),
+    "semicolons": ("fit semicolons.csv --out new/run", "write the file with commas"),
+    "images of floats": ("data prepare floats.npy --out new/store", "(255 * x).round().astype('uint8')"),
+    "a sheet that is no picture": ("data check images/store --sheet new/sheet", "ends in .png"),
+    "a sheet in no folder": ("data check images/store --sheet new/deep/x.png", "choose another --sheet"),
+    "a class without points": ("sample run --label 0 --out new/x.png", "give labels of at least two classes"),
+    "a folder instead of a name on the hub": ("fetch photos --out new/model", "OWNER/NAME"),
     "no pseudo-points": ("coreset plain --out new/c", "train one with the prior bype or vamp"),
 }
 

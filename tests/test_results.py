@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import ablation
+import coreset_classifier
 import labels
 import outliers
 import own_data
@@ -80,3 +81,10 @@ def test_the_page_of_labels_is_printed_from_the_records():
     page = (ROOT / "docs" / "results" / "labels.md").read_text()
     assert "\n".join(lines) in page
     assert len(lines) > 8
+
+
+def test_the_page_of_small_sets_is_printed_from_the_records():
+    lines = list(coreset_classifier.pages(ROOT / "results" / "coreset-classifier"))
+    page = (ROOT / "docs" / "results" / "coreset-classifier.md").read_text()
+    assert "\n".join(lines) in page
+    assert len(lines) == 12

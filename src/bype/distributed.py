@@ -207,7 +207,7 @@ def device_named(name: str) -> torch.device:
     if device.type != "cuda":
         return device
     if not torch.cuda.is_available():
-        raise GroupError("this PyTorch finds no GPU; leave --device out, or install PyTorch for your GPU")
+        raise GroupError("this PyTorch finds no GPU; choose the device cpu, or install PyTorch for your GPU")
     if device.index is None:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     torch.cuda.set_device(device)

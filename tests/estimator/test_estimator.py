@@ -572,3 +572,23 @@ def test_an_interrupt_stops_a_fit(tmp_path):
     timed = f"import threading, os, signal; threading.Timer(8, os.kill, (os.getpid(), signal.SIGINT)).start(); {script}"
     done = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, timeout=120, check=False)
     assert done.stderr.splitlines()[-1].startswith("KeyboardInterrupt")
+
+
+def test_what_people_try_is_answered():
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    y = np.array(["a", "b"] * 29 + [None, "a"], dtype=object)
+    with pytest.warns(UserWarning, match="y has missing values"):
+        fitted = bype.ByPEVAE(max_epochs=1).fit(X, y)
+    with pytest.raises(ValueError, match="because it has missing values"):
+        fitted.sample(2, y="a")
+    fitted = bype.ByPEVAE(max_epochs=1).fit(X, np.zeros(60, int))
+    with pytest.raises(ValueError, match="one class only, 0"):
+        fitted.sample(2, y=0)
+    for n in (2.5, "3", 0):
+        with pytest.raises(ValueError, match="n must be a whole number"):
+            fitted.sample(n)
+    fitted = bype.ByPEVAE(max_epochs=1).fit(X, np.arange(60) % 2)
+    with pytest.raises(ValueError, match="y must be one label"):
+        fitted.sample(2, y=np.array([0, 1]))
+    with pytest.raises(ValueError, match=r"np\.stack\(images\)"):
+        bype.ByPEVAE(max_epochs=1).fit(list(np.zeros((20, 8, 8))))

@@ -77,6 +77,7 @@ def test_few_points_in_many_dimensions_lose_nothing():
         scores[name] = float(importance_weighted_bound(model, x[300:], 20).log_likelihood.mean())
     assert scores["bype"] > scores["gaussian"] - 0.3
     assert model.prior.pseudocoreset.points.norm() < 0.9 * x[:20].norm()
+    assert model.prior.pseudocoreset.points.std(0).min() > 0.05  # they stay apart
 
 
 def test_fewer_components_than_latents_leave_the_rest_unused():

@@ -126,7 +126,7 @@ def test_all_classes_together_are_the_whole_prior():
     torch.testing.assert_close(total.log(), whole.log_prob(z), rtol=1e-9, atol=1e-9)
     with pytest.raises(ValueError, match=r"no pseudo-point has the label 5; there are \[0, 1, 2\]"):
         model.prior.given_label(whole, 5)
-    with pytest.raises(ValueError, match="GaussianPrior has no components"):
+    with pytest.raises(ValueError, match="train with labelled points"):
         GaussianPrior(2).given_label(whole, 0)
     with pytest.raises(ValueError, match="needs the labels of its examples"):
         ELBO(model)(examples(), indices=torch.arange(40))

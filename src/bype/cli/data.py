@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from bype.cli.options import MaybeCount, MaybeName, MaybeNumber, MaybePath, parse, require_free
+from bype.cli.options import MaybeCount, MaybeName, MaybeNumber, MaybePath, UsageError, parse, require_free
 from bype.cli.output import result
 
 
@@ -95,7 +95,9 @@ def data_check(words: list[str]) -> int:
 
     store = Store(options.folder)
     if options.sheet is not None:
-        require_free(options.sheet, options.force)
+        if options.sheet.suffix != ".png":
+            raise UsageError(f"cannot write a picture to {options.sheet}; choose a name that ends in .png")
+        require_free(options.sheet, options.force, "--sheet")
     found = check(store)
     for line in found.lines():
         print(line)

@@ -51,8 +51,13 @@ def named_examples(
     return torch.stack([example(name) for name in names])
 
 
-def save_lines(lines: "list[Tensor]", out: Path, shape: tuple[int, ...]) -> None:
-    """Write lines of examples, each (n, *shape): a plate as .png, or all examples in order as .npy or .csv."""
+def save_lines(lines: "list[Tensor]", out: Path, shape: tuple[int, ...], names: tuple[str, ...]) -> None:
+    """Write lines of examples, each (n, *shape): a plate as .png, or all examples in order as .npy or .csv.
+
+    A table with ``names`` of its columns begins with a line of them.
+    """
+    import csv
+
     import numpy as np
 
     from bype.data.files import write_atomic
@@ -65,6 +70,10 @@ def save_lines(lines: "list[Tensor]", out: Path, shape: tuple[int, ...]) -> None
     elif out.suffix == ".npy":
         np.save(content, np.concatenate(arrays).astype(np.float32))
     elif out.suffix == ".csv" and len(shape) == 1:
+        if names:
+            head = io.StringIO()
+            csv.writer(head, lineterminator="\n").writerow(names)
+            content.write(head.getvalue().encode())
         np.savetxt(content, np.concatenate(arrays), delimiter=",", fmt="%.7g")
     else:
         kinds = ".png or .npy" if is_image_shape(shape) else ".csv or .npy" if len(shape) == 1 else ".npy"

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import shlex
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _DRAWS, _IMAGES = 500, 500
 _NEIGHBOURS = 5
+_FEWEST = 4
+_REQUEST = "fit.json"
 _MAX_MINUTES = 60 * 24 * 365
 
 
@@ -67,7 +70,8 @@ def fit(words: list[str]) -> int:
     if place_among_processes()[1] > 1:
         raise UsageError("bype fit is for one process; under torchrun use bype data prepare, train and evaluate")
     if (options.out / "store").exists() or (options.out / "config.json").exists():
-        say(f"resuming {options.out} with its data and settings; for others choose another --out")
+        _require_same_request(options)
+        say(f"resuming {options.out}")
     store = _store(options)
     if (options.out / "config.json").exists():
         config, _ = read_config(options.out)
@@ -82,7 +86,13 @@ def fit(words: list[str]) -> int:
         return 128 + (outcome.signal or 0)
     run = TrainedRun.open(options.out, store.folder)
     known = read_results(options.out).find(store.manifest.fingerprint, default_split(store))
-    is_known = known is not None and known.step == run.step and known.density is not None
+    is_known = (
+        known is not None
+        and known.step == run.step
+        and known.density is not None
+        and known.density.num_samples >= _DRAWS  # bype evaluate may have measured less since
+        and known.density.num_images >= min(_IMAGES, len(store.split(known.split)))
+    )
     density = None if is_known else DensityOptions(_DRAWS, _IMAGES)
     found = evaluate(
         run, default_split(store), data=store.folder, density=density, with_baseline=True, stage=progress_bar
@@ -128,6 +138,49 @@ def _beside_the_linear_model(found: "Evaluation", num_dimensions: int) -> Iterat
         yield f"Training gained {linear.gain_in_training:.1f} nats of validation -ELBO over the start of the model."
 
 
+@dataclass(frozen=True)
+class _Request:
+    """What a fit was asked for, kept in its folder: only the same command resumes it."""
+
+    data: str
+    minutes: float
+    size: int | None
+    label: str | None
+    seed: int
+
+    @classmethod
+    def of(cls, options: _Fit) -> "_Request":
+        data = str(Path(options.data).absolute()) if Path(options.data).exists() else options.data
+        return cls(data, options.minutes, options.size, options.label, options.seed)
+
+
+def _require_same_request(options: _Fit) -> None:
+    """Refuse to resume a fit of other data or settings, whose results would be taken for those that were asked for."""
+    from bype.data.decode import decode_file
+
+    path = options.out / _REQUEST
+    if not path.exists():
+        return  # killed just before it was written
+    saved, asked = decode_file(_Request, path), _Request.of(options)
+    for name in (field.name for field in dataclasses.fields(_Request)):
+        before, now = getattr(saved, name), getattr(asked, name)
+        if before != now and not (name == "data" and _is_own_store(options)):
+            raise UsageError(
+                f"{options.out} holds a fit with {name} {before}, not {now}; "
+                f"choose another --out, or run the command that began it"
+            )
+
+
+def _is_own_store(options: _Fit) -> bool:
+    """Tell whether the data are the store that the run was trained on, at another place."""
+    from bype.data.store import Store
+    from bype.run.directory import read_config
+
+    if not ((Path(options.data) / "manifest.json").exists() and (options.out / "config.json").exists()):
+        return False
+    return read_config(options.out)[1].fingerprint == Store(Path(options.data)).manifest.fingerprint
+
+
 def _store(options: _Fit) -> "Store":
     """Open the store, or make it."""
     from bype.console import progress_bar
@@ -138,6 +191,8 @@ def _store(options: _Fit) -> "Store":
     if (Path(options.data) / "manifest.json").exists():
         if options.size is not None or options.label is not None:
             raise UsageError("a store is prepared already; leave out --size and --label")
+        _require_enough(Store(options.data))
+        _write_request(options)
         return Store(options.data)
     folder = options.out / "store"
     if folder.exists():
@@ -155,4 +210,22 @@ def _store(options: _Fit) -> "Store":
     counts = ", ".join(f"{split.num_rows:,} {name}" for name, split in prepared.manifest.splits.items())
     skipped = f"; {len(prepared.skipped)} files were skipped, see above" if prepared.skipped else ""
     say(f"{prepared.manifest.source}: {counts}{skipped}")
+    try:
+        _require_enough(Store(folder))
+    except UsageError:
+        shutil.rmtree(folder)  # the same command shall read the data again, once there are more
+        raise
+    _write_request(options)
     return Store(folder)
+
+
+def _require_enough(store: "Store") -> None:
+    if (count := store.manifest.splits["train"].num_rows) < _FEWEST:
+        raise UsageError(f"{store.manifest.source} leaves {count} to train on; give at least 10 examples")
+
+
+def _write_request(options: _Fit) -> None:
+    from bype.data.files import to_json, write_atomic
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_atomic(options.out / _REQUEST, to_json(dataclasses.asdict(_Request.of(options))))

@@ -34,7 +34,7 @@ class _Sample:
     heaviest: int = 0
     """Draw from this many components of largest weight; a line for each"""
     like: ExampleNames = ()
-    """Generate examples like these: image files, or row numbers of --split; a line for each, the given one first"""
+    """Generate examples like these: image files, or row numbers of --split; a picture also shows these"""
     noise: Flag = False
     """Draw images from the likelihood, as in the paper's Algorithm 1, not its mean; rows of a table always are"""
     data: MaybePath = None
@@ -70,7 +70,7 @@ def sample(words: list[str]) -> int:
         for x in named_examples(run, options.like, options.data, options.split):
             copies = x.expand(options.count, *x.shape)
             made = generation.generate_like(model, copies, generation.default_way(model), generator=generator)
-            lines.append(torch.cat([x[None], made]))
+            lines.append(torch.cat([x[None], made]) if options.out.suffix == ".png" else made)
     else:
         prior = model.prior_distribution()
         try:
@@ -94,7 +94,7 @@ def sample(words: list[str]) -> int:
             raise UsageError(str(error)) from error
         if not components:
             lines = list(torch.split(lines[0], max(1, round(options.count**0.5))))
-    save_lines(lines, options.out, run.data.shape)
+    save_lines(lines, options.out, run.data.shape, run.data.names)
     print(f"{sum(map(len, lines))} examples in {options.out}")
     result(out=options.out, examples=sum(map(len, lines)))
     return 0
@@ -131,7 +131,7 @@ def reconstruct(words: list[str]) -> int:
     lines = [made]
     if options.out.suffix == ".png":
         lines = [part for pair in zip(torch.split(x, 10), torch.split(made, 10), strict=True) for part in pair]
-    save_lines(lines, options.out, run.data.shape)
+    save_lines(lines, options.out, run.data.shape, run.data.names)
     print(
         f"{len(x)} examples and their reconstructions in {options.out}; "
         f"squared error {error.mean():.3f}, summed over dimensions, mean over examples"
@@ -172,7 +172,7 @@ def interpolate(words: list[str]) -> int:
         raise UsageError("the split has only one example; name two with --between")
     pairs = zip(ends[::2], ends[1::2], strict=False)  # the last of an odd number of examples has no partner
     lines = [generation.interpolate(run.model, start, end, options.steps) for start, end in pairs]
-    save_lines(lines, options.out, run.data.shape)
+    save_lines(lines, options.out, run.data.shape, run.data.names)
     print(f"{len(lines)} lines of {options.steps} examples in {options.out}")
     result(out=options.out, lines=len(lines), examples=len(lines) * options.steps)
     return 0

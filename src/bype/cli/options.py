@@ -87,17 +87,17 @@ def _without_colours() -> Iterator[None]:
             os.environ["TERM"] = before
 
 
-def require_free(path: Path, force: bool) -> None:
+def require_free(path: Path, force: bool, flag: str = "--out") -> None:
     """Refuse a path that exists or cannot be written, before any work is done."""
     if path.exists() and not force:
-        raise UsageError(f"{path} exists; choose another --out, or replace it with --force")
+        raise UsageError(f"{path} exists; choose another {flag}, or replace it with --force")
     if path.is_dir():
-        raise UsageError(f"{path} is a folder; choose another --out")
+        raise UsageError(f"{path} is a folder; choose another {flag}")
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}; make it, or choose another --out")
+        raise UsageError(f"there is no folder {folder}; make it, or choose another {flag}")
     if not os.access(folder, os.W_OK):
-        raise UsageError(f"cannot write to {folder}; choose another --out")
+        raise UsageError(f"cannot write to {folder}; choose another {flag}")
 
 
 def shard_of(text: str) -> tuple[int, int]:

@@ -45,6 +45,8 @@ def score(words: list[str]) -> int:
     require_free(options.out, options.force)
     if options.samples < 1 or options.references < 1:
         raise UsageError("--samples and --references must be at least 1")
+    import numpy as np
+
     from bype.console import progress_bar
     from bype.data.files import write_atomic
     from bype.data.sources.base import require_extra
@@ -62,7 +64,8 @@ def score(words: list[str]) -> int:
     found = score_examples(run, split.name, data=options.data, options=chosen, stage=progress_bar)
     columns = found.as_columns(run.data.names)
     if split.has_labels:
-        columns["label"] = split.labels(found.rows)
+        labels, classes = split.labels(found.rows), store.manifest.classes
+        columns["label"] = np.array(classes)[labels] if classes else labels
     write_atomic(options.out, {".csv": _csv, ".npz": _npz, ".parquet": _parquet}[options.out.suffix](columns))
     print(f"{len(found.rows):,} examples of {split.name} in {options.out}; log p(x) with {found.num_samples} draws")
     print(f"percentiles compare with {found.num_references:,} training examples, which the model has seen;")

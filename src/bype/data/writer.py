@@ -44,7 +44,7 @@ class StoreWriter:
         self.manifest: Manifest | None = None
 
     def __enter__(self) -> Self:
-        require(not self._folder.exists(), f"{self._folder} exists already; remove it, or choose another --out")
+        require(not self._folder.exists(), f"{self._folder} exists already; remove it, or choose another folder")
         if self._partial.exists():
             shutil.rmtree(self._partial)  # left by a process that was killed
         self._partial.mkdir(parents=True)

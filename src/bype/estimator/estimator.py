@@ -200,8 +200,8 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
             The same whole number gives the same examples.
         """
         check_is_fitted(self)
-        if n < 1:
-            raise ValueError(f"n must be at least 1, not {n}")
+        if not isinstance(n, Integral) or n < 1:
+            raise ValueError(f"n must be a whole number of at least 1, not {n!r}")
         layout, scorer = self._fitted.about.layout, self._scorer
         made = sample(
             scorer.model,
@@ -261,10 +261,14 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         if not self.config_.labelled:
             why = self._fitted.why_no_labels
             given = f": y was not taken as class labels, because {why}" if why else ""
+            if len(classes) == 1:
+                given = f": there is one class only, {classes[0]!r}"
             raise ValueError(
                 f"no class has points of its own{given}; "
                 f"give y to fit, as text or whole numbers, and two points or more for each class"
             )
+        if np.ndim(y) != 0:
+            raise ValueError("y must be one label; call sample once for each class")
         if y not in classes:
             raise ValueError(f"there is no class {y!r}; there are {', '.join(map(repr, classes))}")
         number = classes.index(y)

@@ -122,6 +122,8 @@ def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[A
     """Return examples as an array: images as they are, tables after scikit-learn's own checks."""
     if isinstance(X, Tensor):
         X = X.detach().cpu().numpy()
+    if isinstance(X, (list, tuple)) and len(X) and np.ndim(X[0]) in (2, 3):
+        raise ValueError("X is a list of images; give one array (N, height, width[, channels]): np.stack(images)")
     if getattr(X, "ndim", 2) in (3, 4):
         array = np.asarray(X)
         array = array.astype(array.dtype.newbyteorder("="), copy=False)  # torch knows no other order of bytes
@@ -133,7 +135,7 @@ def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[A
             )
         return array
     if fitted is not None and fitted.is_image:
-        raise ValueError(f"X must hold images of shape {fitted.shape}, as in fit")
+        raise ValueError(f"X must hold images of shape {fitted.shape}, as in fit; for one image x give x[None]")
     table = validate_data(
         estimator, X, dtype=np.float64, reset=fitted is None, ensure_min_samples=1 if fitted else MIN_EXAMPLES
     )

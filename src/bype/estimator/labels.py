@@ -1,5 +1,6 @@
 """Class labels that a user may hand to ``fit``."""
 
+import warnings
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -31,6 +32,9 @@ def labels_of(y: Any) -> Labels:
         values = column_or_1d(values, warn=True)
     if values.ndim != 1:
         return Labels(why_none="it is not one column")
+    if _has_gaps(values):
+        warnings.warn("y has missing values, so it is not taken as class labels", UserWarning, stacklevel=4)
+        return Labels(why_none="it has missing values")
     if values.dtype.kind in "OT":
         values = _plain(values)
     if values.dtype.kind not in "biufU":
@@ -42,6 +46,12 @@ def labels_of(y: Any) -> Labels:
         return Labels(why_none=f"it has {len(classes)} different values in {len(values)} examples")
     names = classes.tolist()
     return Labels(numbers.astype(np.int32), tuple(map(int, names) if values.dtype.kind == "f" else names))
+
+
+def _has_gaps(values: NDArray[Any]) -> bool:
+    if values.dtype.kind == "f":
+        return bool(np.isnan(values).any())
+    return values.dtype.kind == "O" and any(item is None or item != item for item in values.tolist())
 
 
 def _plain(objects: NDArray[Any]) -> NDArray[Any]:

@@ -13,6 +13,8 @@ from bype.data.decode import decode
 from bype.data.files import FileError, read_json, to_json, write_atomic
 
 FILE_NAME = "evaluation.json"
+_ALIKE = 0.05
+"""Nats per example: a smaller difference would be shown as 0.0."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,12 @@ class Baseline:
             return f"The model's likelihood is a {density.scale}, which cannot be compared with {self.kind}."
         gain = self.negative_log_likelihood.value - density.of_density
         bits = abs(gain) / num_dimensions / math.log(2)
-        than = f"{self.kind} with {self.num_latents} latents on the same {self.num_examples:,} examples"
+        latents = "1 latent" if self.num_latents == 1 else f"{self.num_latents} latents"
+        examples = "example" if self.num_examples == 1 else f"{self.num_examples:,} examples"
+        than = f"{self.kind} with {latents} on the same {examples}"
         size = f"{abs(gain):.1f} nats per example ({bits:.3f} bits per dimension)"
+        if abs(gain) < _ALIKE:
+            return f"The model is as good as {than}: they differ by less than {_ALIKE} nats per example."
         if gain >= 0:
             return f"The model is {size} better than {than}."
         return f"The model is {size} worse than {than}. Try more --minutes or more examples, and look at the samples."

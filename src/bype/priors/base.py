@@ -200,7 +200,10 @@ class Prior(nn.Module, ABC):
 
     def given_label(self, distribution: Distribution, label: int) -> Distribution:
         """Return p(z | y), the part of an evaluation's distribution that stands for one class."""
-        raise ValueError(f"{type(self).__name__} has no components that belong to a class; train with labelled points")
+        raise ValueError(
+            "no class has points of its own here; train with labelled points: "
+            "give labels of at least two classes, and two points or more for each"
+        )
 
     def leave_out(self, distribution: Distribution, rows: Tensor) -> Distribution:
         """Return an evaluation's distribution for scoring the training examples ``rows`` (B,): each leaves itself out.

@@ -54,7 +54,7 @@ class PseudocoresetPrior(Prior):
         """Bring the points towards the mean example until the mixture is no worse than one normal distribution.
 
         Few points in many dimensions are far from most examples, and a mixture around them would then be the worse
-        prior. At the mean example itself all components coincide.
+        prior. They stop at a tenth of their distance: no rule could part points that coincide.
         """
         points = self.pseudocoreset.points.clone()
 
@@ -66,7 +66,6 @@ class PseudocoresetPrior(Prior):
         for tenths in range(10, 0, -1):
             if score(tenths / 10) >= lowest:
                 return
-        score(0.0)
 
     def own_points(self) -> PriorPoints:
         return PriorPoints(self.pseudocoreset.points, self.pseudocoreset.probabilities, self.pseudocoreset.labels)

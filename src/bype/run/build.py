@@ -86,7 +86,7 @@ def require_fitting(config: TrainingConfig, shape: tuple[int, ...], num_train: i
     if starts_at_examples and config.components > num_train:
         raise ConfigError(
             f"{config.components} components are more than the {num_train} examples to train on; "
-            f"take --components {num_train} or fewer"
+            f"take {num_train} components or fewer"
         )
 
 

@@ -158,7 +158,7 @@ class RunDirectory:
             more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
             raise RunError(
                 f"{self.folder} holds a run with another config ({'; '.join(differences[:_SHOWN])}{more}); "
-                f"choose another --out, or run the command that began it"
+                f"choose another folder (--out), or run the command that began it"
             )
         if not is_same_data:
             raise RunError(f"{self.folder} was trained on other data, not {data.store}; choose another --out")

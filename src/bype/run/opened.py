@@ -109,7 +109,7 @@ def best_checkpoint(folder: Path) -> tuple[CheckpointFolder, int]:
     for checkpoints in (CheckpointFolder(folder / "best", 1), CheckpointFolder(folder / "checkpoints", 2)):
         if steps := checkpoints.steps():
             return checkpoints, steps[0]
-    raise RunError(f"{folder} has no model yet; train it with: bype train")
+    raise RunError(f"{folder} has no model yet; run the command that began it, or train one with: bype train")
 
 
 def write_model(folder: Path, config: TrainingConfig, data: DataIdentity, step: int, model: dict[str, Tensor]) -> None:

@@ -23,6 +23,8 @@ _REPLACED = [*_FILES, "points.png", "best/*"]
 def require_name(repo_id: str) -> None:
     """Refuse what cannot be the name of a repository."""
     if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", repo_id, re.ASCII) is None:
+        if Path(repo_id).is_dir():
+            raise FileError(f"{repo_id} is a folder here; use it as it is, or name a model on the hub as OWNER/NAME")
         raise FileError(f"{repo_id!r} is no folder, and no name on the hub; such a name is OWNER/NAME")
 
 

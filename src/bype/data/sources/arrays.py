@@ -83,7 +83,8 @@ def layout(path: Path | str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tu
     if len(shape) not in (3, 4) or dtype != np.uint8:
         raise SourceError(
             f"{path}: an array of shape {shape} and type {dtype} is neither images (uint8, (N, height, width), "
-            f"(N, height, width, channels) or (N, channels, height, width)) nor features ((N, features))"
+            f"(N, height, width, channels) or (N, channels, height, width)) nor features ((N, features)); "
+            f"turn images x from 0 to 1 into bytes with (255 * x).round().astype('uint8')"
         )
     if len(shape) == 3:
         return (1, *shape[1:]), "uint8", False
@@ -179,10 +180,9 @@ class _Arrays:
         for block in self._blocks(examples):
             rows = block.transpose(0, 3, 1, 2) if channels_last else block.reshape(len(block), *shape)
             rows = as_floats(rows) if dtype == "float32" else rows
-            if dtype == "float32" and not can_be_stored(rows).all():
-                raise SourceError(
-                    f"{self.path}: example {first} or one soon after holds a number that is not finite; {FILL_GAPS}"
-                )
+            if dtype == "float32" and not (known := can_be_stored(rows)).all():
+                number = first + int(np.argmin(known.reshape(len(rows), -1).all(1)))
+                raise SourceError(f"{self.path}: example {number} holds a number that is not finite; {FILL_GAPS}")
             targets = None if label_stream is None else np.fromiter(islice(label_stream, len(rows)), np.int32)
             yield Chunk(rows, targets)
             first += len(rows)

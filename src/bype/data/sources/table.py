@@ -106,6 +106,8 @@ class _Table:
             if None in values:
                 column, cell = self.features[values.index(None)], cells[values.index(None)]
                 remedy = FILL_GAPS if cell.strip().lower() in _GAPS else _ENCODE_TEXT
+                if len(cells) == 1 and ";" in cell:
+                    remedy = "its columns are separated by ';': write the file with commas"
                 raise SourceError(f"{self.path}, line {line}: column {column!r} holds {cell!r}, not a number; {remedy}")
             rows.append(values)  # type: ignore[arg-type]
             if len(rows) == _CHUNK_LINES:
