@@ -88,3 +88,13 @@ def test_the_page_of_small_sets_is_printed_from_the_records():
     page = (ROOT / "docs" / "results" / "coreset-classifier.md").read_text()
     assert "\n".join(lines) in page
     assert len(lines) == 12
+
+
+def test_the_table_of_starts_has_the_records():
+    rows = (ROOT / "docs" / "results" / "ablation.md").read_text().split("### With a start that is chosen")[1]
+    folders = sorted((ROOT / "results" / "ablation-start").iterdir())
+    assert len(folders) >= 11
+    for folder in folders:
+        for records in (ROOT / "results" / "ablation", folder.parent):
+            (found,) = read_results(records / folder.name).evaluations
+            assert f"{found.density.negative_log_likelihood.value:.3f}" in rows, folder.name
