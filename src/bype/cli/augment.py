@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from bype.cli.options import MaybePath, RunFolder, UsageError, parse
-from bype.cli.output import result
+from bype.cli.output import counted, result
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def augment(words: list[str]) -> int:
                     journal.write(_Trained(share, seed, error))
             errors = [done[share, seed] for seed in range(options.seeds)]
             spread = f" ± {statistics.stdev(errors) / len(errors) ** 0.5:.3f}" if len(errors) > 1 else ""
-            print(f"lambda {share:g}: test error {statistics.mean(errors):.3f}{spread} % over {len(errors)} seeds")
+            seeds = counted(len(errors), "seed")
+            print(f"lambda {share:g}: test error {statistics.mean(errors):.3f}{spread} % over {seeds}")
             num_examples = len(store.split("train"))
             found.append(
                 ClassifierError(run.step, fingerprint, options.way, share, options.epochs, num_examples, errors)
@@ -87,5 +88,6 @@ def augment(words: list[str]) -> int:
         write_results(run.folder, read_results(run.folder).with_augmentation(found))
     journal.remove()
     result(run=options.run, classifiers=[asdict(each) for each in found])
-    print(f"{options.epochs} epochs each, latents from the {options.way}; written to {run.folder / 'evaluation.json'}")
+    epochs = counted(options.epochs, "epoch")
+    print(f"{epochs} each, latents from the {options.way}; written to {run.folder / 'evaluation.json'}")
     return 0

@@ -14,7 +14,7 @@ import tyro
 from bype.cli.data import say_skipped
 from bype.cli.evaluate import describe
 from bype.cli.options import MaybeCount, MaybeName, UsageError, parse
-from bype.cli.output import result, say
+from bype.cli.output import counted, result, say
 
 if TYPE_CHECKING:
     from bype.data.store import Store
@@ -78,7 +78,8 @@ def fit(words: list[str]) -> int:
     else:
         config = suitable_config(store, length_of(options.minutes), options.seed)
     start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
-    say(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {config.length}")
+    length = counted(round(60 * options.minutes) or 1, "second")
+    say(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {length}")
     outcome = train(config, store.folder, options.out, display_here())
     if outcome.state == "stopped":
         say(f"stopped at step {outcome.step}. To resume, run the same command.")
@@ -127,9 +128,9 @@ def _beside_the_linear_model(found: "Evaluation", num_dimensions: int) -> Iterat
         accuracy, of_linear = found.representation.knn_accuracy, linear.knn_accuracy
         k = min(accuracy, key=lambda k: abs(int(k) - _NEIGHBOURS))
         rows.append((f"accuracy of {k} nearest neighbours, %", f"{100 * accuracy[k]:.1f}", f"{100 * of_linear[k]:.1f}"))
-    wide = len(linear.kind)
+    wide, examples = len(linear.kind), "on " + counted(own.num_images, f"{found.split} example")
     yield ""
-    yield f"{f'on {own.num_images:,} {found.split} examples':<36}  this model  {linear.kind}"
+    yield f"{examples:<36}  this model  {linear.kind}"
     for name, value, of_linear_model in rows:
         yield f"{name:<36}  {value:>10}  {of_linear_model:>{wide}}"
     yield ""

@@ -71,3 +71,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"a result holds a {type(value).__name__}, which JSON cannot hold")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as '1 epoch' and '2,000 epochs'."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

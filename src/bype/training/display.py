@@ -80,7 +80,7 @@ class PlainDisplay(Display):
 
     def show(self, step: int, line: dict[str, Any]) -> None:
         seconds = time.perf_counter() - self._start
-        text = f"epoch {step / self._steps_per_epoch:g} | {describe(line)}"
+        text = f"epoch {round(step / self._steps_per_epoch, 2):g} | {describe(line)}"
         if (done := self._share - self._first_share) > 0:  # before the first step nothing is known of the speed
             rate, left = (step - self._first_step) / seconds, seconds * (1 - self._share) / done
             text += f" | {rate:.3g} steps/s, at most {_duration(left)} left"
@@ -131,7 +131,7 @@ class LiveDisplay(PlainDisplay):
         if now - self._last_line < _PAUSE:
             return
         self._last_line = now
-        text = f"epoch {step / self._steps_per_epoch:<6g}"
+        text = f"epoch {round(step / self._steps_per_epoch, 2):<6g}"
         for split in ("train", "validation"):
             if "negative_elbo" in line.get(split, {}):
                 text += f" | {split} {line[split]['negative_elbo']:.3f}"
