@@ -1,5 +1,6 @@
 """The files around the source: valid, and true of it."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -23,12 +24,24 @@ def test_the_tests_cover_the_python_and_torch_that_are_promised():
     assert matrix["os"] == ["ubuntu-latest", "macos-latest", "windows-latest"]
     assert PROJECT["requires-python"] == f">={matrix['python'][0]}"
     assert matrix["python"][-1] == "3.14"
-    (torch,) = (word for word in PROJECT["dependencies"] if word.startswith("torch"))
-    assert torch == f"torch>={matrix['include'][0]['torch'].removesuffix('.0')}"
     assert f"pip install torch=={matrix['torch'][0]} " in (ROOT / ".ci" / "run").read_text()
+    oldest = load(".github/workflows/nightly.yml")["jobs"]["oldest"]["steps"]
+    assert oldest[1]["with"]["python-version"] == matrix["python"][0]
+    assert oldest[2]["run"] == "bash .ci/oldest"
 
 
-@pytest.mark.parametrize("name", ["tests", "release"])
+def test_the_record_of_the_oldest_versions_is_of_those_that_are_promised():
+    record = json.loads((ROOT / "results" / "oldest.json").read_text())
+    assert f">={'.'.join(record['python'].split('.')[:2])}" == PROJECT["requires-python"]
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    for name, bound in (word.split(">=") for words in groups for word in words):
+        found = record["versions"][name]
+        assert found == bound or re.fullmatch(rf"{re.escape(bound)}(\.0)+", found), name
+    assert record["failed"] == 0
+    assert record["passed"] > 1000
+
+
+@pytest.mark.parametrize("name", ["tests", "release", "nightly"])
 def test_a_workflow_names_only_what_exists_and_may_do_little(name):
     workflow = load(f".github/workflows/{name}.yml")
     assert workflow["permissions"] == {"contents": "read"}
