@@ -539,10 +539,10 @@ def test_labels_are_what_scikit_learn_calls_binary_or_multiclass():
             assert (column.classes, column.numbers.tolist()) == (found.classes, found.numbers.tolist())
     for y, why in (
         (np.linspace(0, 1, 120), "numbers that are not whole"),
-        (np.where(np.arange(120) == 5, np.nan, 1.0), "numbers that are not whole"),
+        (np.where(np.arange(120) == 5, np.nan, 1.0), "missing values"),
         (np.arange(120), "120 different values in 120 examples"),
         (np.zeros((120, 2)), "not one column"),
-        (np.array(["a", None] * 60, dtype=object), "neither text alone nor whole numbers alone"),
+        (np.array(["a", None] * 60, dtype=object), "missing values"),
         (np.array(["a", 1] * 60, dtype=object), "neither text alone nor whole numbers alone"),
     ):
         assert why in labels_of(y).why_none

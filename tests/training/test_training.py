@@ -162,7 +162,7 @@ def test_choices_that_do_not_fit_the_data_are_refused(store, features, tmp_path)
     for data, changes, message in (
         (features, {"network": "convhvae"}, "choose vae or hvae"),
         (features, {"likelihood": "bernoulli"}, "learned-gaussian"),
-        (store, {"components": 5000}, "more than the 210 examples to train on; take --components 210 or fewer"),
+        (store, {"components": 5000}, "more than the 210 examples to train on; take 210 components or fewer"),
     ):
         with pytest.raises(ConfigError, match=message):
             train(replace(**changes), data, tmp_path / "run")

@@ -1,6 +1,7 @@
 """What a user may hand to the estimator: arrays, tensors, data frames, paths and stores."""
 
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from bype.data.sources import Source, SourceOptions, open_source
 from bype.data.sources.base import LARGEST_NUMBER, can_be_stored
 from bype.data.sources.memory import source_of
 from bype.data.store import Store
-from bype.estimator.labels import labels_of
+from bype.estimator.labels import MISSING, labels_of
 from bype.estimator.layout import Layout
 from bype.evaluation.evaluate import default_split
 from bype.run.identity import different_column
@@ -57,6 +58,8 @@ def examples_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
     if y is not None:
         check_consistent_length(array, y)
     labels = labels_of(y)
+    if labels.why_none == MISSING:
+        warnings.warn("y has missing values, so it is not taken as class labels", UserWarning, stacklevel=3)
     names = tuple(map(str, getattr(estimator, "feature_names_in_", ())))
     rows, classes = layout.to_stored_shape(array), tuple(map(str, labels.classes))
     source = source_of(rows, labels.numbers, classes=classes, names=names)

@@ -1,6 +1,5 @@
 """Class labels that a user may hand to ``fit``."""
 
-import warnings
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -8,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import column_or_1d
+
+MISSING = "it has missing values"
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,7 @@ def labels_of(y: Any) -> Labels:
     if values.ndim != 1:
         return Labels(why_none="it is not one column")
     if _has_gaps(values):
-        warnings.warn("y has missing values, so it is not taken as class labels", UserWarning, stacklevel=4)
-        return Labels(why_none="it has missing values")
+        return Labels(why_none=MISSING)
     if values.dtype.kind in "OT":
         values = _plain(values)
     if values.dtype.kind not in "biufU":
