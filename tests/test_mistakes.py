@@ -90,6 +90,7 @@ MISTAKES = {
     "output exists": ("sample run --out taken.png", "--force"),
     "store exists": ("data prepare photos --out images/store", "choose another folder"),
     "output folder is in use": ("fit photos --out photos", "choose another --out"),
+    "a store in the output folder": ("fit images/store --out newer-store", "choose another --out"),
     "no such output folder": ("sample run --out new/deep/x.png", "make it, or choose another --out"),
     "a file is in the way": ("fit photos --out taken.png/run", "choose another --out"),
     "unknown ending": ("sample run --out new/x.gif", "ends in .png or .npy"),

@@ -193,7 +193,8 @@ def _store(options: _Fit) -> "Store":
         if options.size is not None or options.label is not None:
             raise UsageError("a store is prepared already; leave out --size and --label")
         _require_enough(Store(options.data))
-        _write_request(options)
+        if not options.out.exists() or not any(options.out.iterdir()):  # training may refuse what others have written
+            _write_request(options)
         return Store(options.data)
     folder = options.out / "store"
     if folder.exists():
