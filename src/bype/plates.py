@@ -67,5 +67,5 @@ def png(picture: Image.Image, scale: int = 1) -> bytes:
     """Return a picture as a PNG file, each pixel ``scale`` times as large."""
     size = (picture.width * scale, picture.height * scale)
     buffer = io.BytesIO()
-    picture.resize(size, Image.Resampling.NEAREST).save(buffer, "PNG", optimize=True)
+    picture.resize(size, Image.Resampling.NEAREST).save(buffer, "PNG")
     return buffer.getvalue()

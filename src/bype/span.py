@@ -30,6 +30,14 @@ class Span:
             raise ValueError(f"{text!r} is not a length of training; write '10 epochs', '500 steps' or '90 seconds'")
         return cls(int(match[1]), _UNITS[match[2]])  # type: ignore[arg-type]
 
+    @classmethod
+    def parse_interval(cls, text: str) -> "Span":
+        """Read how often something happens: '10 epochs' or '500 steps'."""
+        span = cls.parse(text)
+        if span.count == 0 or not span.is_fixed:
+            raise ValueError(f"every must be a number of epochs or steps, such as '10 epochs', not {text!r}")
+        return span
+
     @property
     def is_fixed(self) -> bool:
         """Whether it is a number of steps that is known before training."""

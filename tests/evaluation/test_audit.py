@@ -219,6 +219,15 @@ def test_an_audit_needs_held_out_examples(tmp_path):
     assert not (tmp_path / "audit.json").exists()
 
 
+def test_another_store_is_refused(store, tmp_path):
+    np.save(tmp_path / "x.npy", striped_images(360, 9)[0])
+    prepare(tmp_path / "x.npy", tmp_path / "other")
+    run = hand_made(store, GaussianPrior(2), images(10, seed=5), tmp_path)
+    with pytest.raises(RunError, match="does not hold the data that this run was trained on"):
+        audit_run(run, tmp_path / "other", 10)
+    assert not (tmp_path / "audit.json").exists()
+
+
 def test_the_command_prints_a_verdict_and_shows_pairs(bype_run, tmp_path, capsys):
     assert main(["audit", str(bype_run), "--samples", "50", "--out", str(tmp_path / "audit.html")]) == 0
     printed = capsys.readouterr().out

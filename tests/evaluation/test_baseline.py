@@ -1,5 +1,6 @@
 """The linear model beside a run: the same examples, the same kind of number, the run's own training data."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -8,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.decomposition import PCA
 
 from bype.data.prepare import prepare
 from bype.evaluation.baseline import measure_baseline
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
+from bype.evaluation.records import Estimate
 from bype.likelihoods import DiscretisedLogistic
 from bype.run.build import require_fitting
 from bype.run.config import ConfigError
@@ -34,7 +37,31 @@ def test_bytes_are_compared_as_a_density(labelled_store, tmp_path):
     probability = found.density.negative_log_likelihood.value
     assert found.density.of_density == pytest.approx(probability - size * math.log(256))
     gain = found.baseline.negative_log_likelihood.value - found.density.of_density
-    assert f"{abs(gain):.1f} nats" in found.baseline.verdict(found.density, size)
+    error = found.baseline.error_of_difference
+    assert f"{abs(gain):.1f} ± {error:.1f} nats" in found.baseline.verdict(found.density, size)
+
+
+def test_the_error_of_the_difference_is_that_of_pairs(labelled_store, tmp_path):
+    """Scores that vary a lot, but in the same way for both models, have a difference that is known well."""
+    run = TrainedRun.open(small_run(tmp_path / "run", labelled_store))
+    train, test = (run.store().split(name) for name in ("train", "test"))
+    known, x = ((split.read(np.arange(len(split))).reshape(len(split), -1) + 0.5) / 256 for split in (train, test))
+    of_linear = PCA(run.config.latent_dim).fit(known).score_samples(x)
+    own = of_linear + np.random.default_rng(0).normal(5, 2, len(x))
+    found = measure_baseline(run, train, test, np.arange(len(x)), torch.from_numpy(own))
+    assert found.error_of_difference == pytest.approx(np.std(own - of_linear, ddof=1) / len(x) ** 0.5, rel=0.05)
+    assert found.negative_log_likelihood.error > 2 * found.error_of_difference
+
+
+def test_a_difference_within_its_error_is_called_so(labelled_store, tmp_path):
+    run = TrainedRun.open(small_run(tmp_path / "run", labelled_store, likelihood="learned-gaussian"))
+    found = evaluate(run, "test", density=DensityOptions(5, 10), with_map=False, with_baseline=True)
+    value = found.baseline.negative_log_likelihood.value
+    for error, gain, words in ((3.0, 5.0, "about as good as"), (3.0, -5.0, "5.0 ± 3.0 nats"), (1.0, -5.0, "± 1.0")):
+        density = dataclasses.replace(found.density, negative_log_likelihood=Estimate(value - gain, 9.0))
+        verdict = dataclasses.replace(found.baseline, error_of_difference=error).verdict(density, 144)
+        assert words in verdict
+        assert ("Try more" in verdict) == (error == 1.0)
 
 
 def test_a_cross_entropy_is_not_compared(labelled_store, tmp_path):

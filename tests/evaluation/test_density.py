@@ -22,7 +22,7 @@ from linear_gaussian import exact_log_likelihood, linear_hvae, linear_vae
 def measured(run: Path, tmp_path: Path, **options: object):
     opened = TrainedRun.open(run)
     source = StoreSource(opened.store().split("test"))
-    found = measure_density(opened.model, source, DensityOptions(**options), tmp_path / "journal", {"step": 1})
+    found, _ = measure_density(opened.model, source, DensityOptions(**options), tmp_path / "journal", {"step": 1})
     (tmp_path / "journal").unlink()
     return found
 
@@ -37,7 +37,7 @@ def test_it_is_the_exact_log_likelihood_of_a_linear_gaussian_model(tmp_path, two
     split = Store(tmp_path / "store").split("train")
     x = torch.from_numpy(split.read(np.arange(len(split)))).double()
     exact = -exact_log_likelihood(model, x, torch.zeros(1, 2).double(), 1.0, torch.ones(1).double())
-    found = measure_density(model.float(), StoreSource(split), DensityOptions(2000), tmp_path / "journal", {})
+    found, _ = measure_density(model.float(), StoreSource(split), DensityOptions(2000), tmp_path / "journal", {})
     assert found.num_images == 150
     assert abs(found.negative_log_likelihood.value - exact.mean().item()) < 4 * found.monte_carlo_error + 1e-4
     assert found.negative_log_likelihood.error == pytest.approx(exact.std().item() / 150**0.5, rel=0.02)
@@ -79,7 +79,7 @@ def test_interrupted_it_goes_on_and_ends_as_if_nothing_had_happened(trained_bype
         measure_density(opened.model, source, DensityOptions(30), tmp_path / "journal", {"step": 1}, stop)
     with (tmp_path / "journal").open("ab") as file:
         file.write(b'{"first": 32, "cou')  # killed while it wrote
-    again = measure_density(opened.model, source, DensityOptions(30), tmp_path / "journal", {"step": 1})
+    again, _ = measure_density(opened.model, source, DensityOptions(30), tmp_path / "journal", {"step": 1})
     assert blocks == [0, 16, 32, 48, 64]
     assert again.negative_log_likelihood == whole.negative_log_likelihood
     assert again.kl == whole.kl
@@ -94,7 +94,7 @@ def test_a_journal_of_something_else_is_not_believed(trained_bype, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         measure_density(opened.model, source, DensityOptions(2), tmp_path / "journal", {"step": 7}, stop)
-    found = measure_density(opened.model, source, DensityOptions(30), tmp_path / "journal", {"step": 1})
+    found, _ = measure_density(opened.model, source, DensityOptions(30), tmp_path / "journal", {"step": 1})
     assert found.negative_log_likelihood == measured(trained_bype, tmp_path, num_samples=30).negative_log_likelihood
 
 
@@ -115,12 +115,12 @@ BROKEN_BLOCKS = {
 def test_a_block_of_a_journal_is_looked_at_before_it_is_believed(trained_bype, tmp_path, name):
     opened = TrainedRun.open(trained_bype)
     arguments = opened.model, StoreSource(opened.store().split("test")), DensityOptions(3), tmp_path / "journal", {}
-    whole = measure_density(*arguments)
+    whole, _ = measure_density(*arguments)
     lines = (tmp_path / "journal").read_text().splitlines()
     block = json.loads(lines[2])
     BROKEN_BLOCKS[name](block)
     (tmp_path / "journal").write_text("\n".join([*lines[:2], json.dumps(block), *lines[3:], ""]))
-    again = measure_density(*arguments)
+    again, _ = measure_density(*arguments)
     assert dataclasses.replace(again, seconds=0) == dataclasses.replace(whole, seconds=0)
 
 

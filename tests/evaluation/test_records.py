@@ -56,7 +56,7 @@ def test_the_same_split_is_replaced_and_others_stay():
 
 
 BROKEN = {
-    "another version": lambda f: f.update(version=4),
+    "another version": lambda f: f.update(version=5),
     "no version": lambda f: f.pop("version"),
     "unknown field": lambda f: f.update(extra=1),
     "missing field": lambda f: f.pop("augmentation"),

@@ -69,12 +69,12 @@ def _check_loaded(scaling: Scaling, incompatible_keys: object) -> None:
 
 def mean_and_variance(batches: Batches) -> tuple[Tensor, Tensor, int]:
     """Return the mean and the variance (d,) of each dimension in float64, and the number of examples."""
-    count, total = 0, torch.zeros((), dtype=torch.float64)
-    for x in batches():
-        count, total = count + len(x), total + x.sum(0, dtype=torch.float64)
+    count, mean, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for batch in batches():  # each about its own mean, since a mean of squares loses the digits of a small spread
+        x = batch.double()
+        center, before, count = x.mean(0), count, count + len(x)
+        squares = squares + (x - center).square().sum(0) + (center - mean).square() * (before * len(x) / count)
+        mean = mean + (center - mean) * (len(x) / count)
     if count == 0:
         raise ValueError("there are no examples")
-    mean, squares = total / count, torch.zeros_like(total)
-    for x in batches():  # in a second pass, since a mean of squares loses the digits of a small spread
-        squares += (x.double() - mean).square().sum(0)
     return mean, squares / count, count

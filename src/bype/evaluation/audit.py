@@ -21,7 +21,7 @@ from bype.evaluation.neighbours import Nearest, nearest
 from bype.priors.base import ExampleSource, MappedSource
 from bype.randomness import generator_for
 from bype.run.directory import RunError
-from bype.run.opened import TrainedRun, own_store
+from bype.run.opened import TrainedRun, open_store
 
 FILE_NAME = "audit.json"
 SHARE = 0.05
@@ -163,7 +163,7 @@ def audit_run(
     stage
         Called with the title of each stage.
     """
-    store = own_store(run.folder, run.data, data)
+    store = open_store(run.folder, run.data, data)
     name = next((name for name in ("test", "validation") if name in store.manifest.splits), None)
     if name is None:
         raise RunError(f"{store.folder} has no test or validation split; an audit compares with held-out examples")

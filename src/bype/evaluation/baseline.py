@@ -22,7 +22,9 @@ _MOST_REFERENCES = 20_000
 
 
 @torch.no_grad()
-def measure_baseline(run: TrainedRun, train: Split, split: Split, rows: NDArray[np.int64]) -> Baseline:
+def measure_baseline(
+    run: TrainedRun, train: Split, split: Split, rows: NDArray[np.int64], own_scores: Tensor | None = None
+) -> Baseline:
     """Fit the linear model with as many latents to the training examples, and score it on rows of a split.
 
     The variance of its noise is the one that fits best: one for all pixels, or one for each column.
@@ -35,6 +37,8 @@ def measure_baseline(run: TrainedRun, train: Split, split: Split, rows: NDArray[
         The examples that the run was trained on.
     split, rows
         The examples on which the run was scored.
+    own_scores
+        Their log p(x) by the run, up to a constant, for the error of the difference.
     """
     model, is_image = run.model, len(run.data.shape) == 3
     source = model.scaled(StoreSource(train, model.device))
@@ -64,6 +68,7 @@ def measure_baseline(run: TrainedRun, train: Split, split: Split, rows: NDArray[
         num_latents=linear.loadings.shape[1],
         num_examples=len(rows),
         negative_log_likelihood=estimate(-scores),
+        error_of_difference=None if own_scores is None else estimate(scores - own_scores).error,
         without_latents=_without_latents(batches, scaled, is_image) - log_density,
         squared_error=float((linear.reconstruct(scaled) - scaled).square().sum(1).mean()),
         own_squared_error=float((own - scaled).square().sum(1).mean()),

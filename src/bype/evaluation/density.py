@@ -96,8 +96,8 @@ def measure_density(
     report: Callable[[int, int], None] = lambda done, total: None,
     group: Group | None = None,
     is_training_split: bool = False,
-) -> Density:
-    """Estimate the negative log-likelihood of a split's examples.
+) -> tuple[Density, Tensor]:
+    """Estimate the negative log-likelihood of a split's examples; return it with log p(x) of each (B,).
 
     Every block of examples has its own draws, so the result does not depend on how many processes share them.
 
@@ -225,7 +225,9 @@ def _precision_difference(scorer: _Scorer, num_images: int, precision: Precision
     return total / num_images
 
 
-def _summary(model: LatentModel, blocks: list[Block], options: DensityOptions, difference: float | None) -> Density:
+def _summary(
+    model: LatentModel, blocks: list[Block], options: DensityOptions, difference: float | None
+) -> tuple[Density, Tensor]:
     def joined(values: Callable[[Block], list[float]]) -> Tensor:
         return torch.tensor([value for block in blocks for value in values(block)], dtype=torch.float64)
 
@@ -236,7 +238,7 @@ def _summary(model: LatentModel, blocks: list[Block], options: DensityOptions, d
     kl = {level: joined(lambda block, level=level: block.kl[level]) for level in blocks[0].kl}  # type: ignore[misc]
     num_dimensions = math.prod(model.data_shape)
     normaliser = model.likelihood.log_normaliser
-    return Density(
+    density = Density(
         num_images=len(log_likelihood),
         num_samples=options.num_samples,
         scale=model.likelihood.value_kind,
@@ -253,6 +255,7 @@ def _summary(model: LatentModel, blocks: list[Block], options: DensityOptions, d
         precision_difference=difference,
         seconds=sum(block.seconds for block in blocks),
     )
+    return density, log_likelihood
 
 
 def _bits(likelihood: Likelihood, log_likelihood: Tensor, num_dimensions: int) -> float | None:

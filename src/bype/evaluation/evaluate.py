@@ -86,10 +86,10 @@ def evaluate(
     known = read_results(run.folder).find(store.manifest.fingerprint, split_name)
     if known is not None and known.step != run.step:
         known = None
-    measured = known.density if known else None
+    measured, scores = known.density if known else None, None
     if density is not None:
         with stage("estimating the likelihood") as report:
-            measured = _measure(run, store, split_name, density, group, report)
+            measured, scores = _measure(run, store, split_name, density, group, report)
     with stage("encoding"):
         rows = spread_rows(len(split), max_examples or _MAX_REFERENCES)
         queries = _encode(run, split, rows)
@@ -124,7 +124,7 @@ def evaluate(
     if with_baseline and measured is not None and baseline is None:
         with stage("fitting a linear model"):
             train = own_store(run.folder, run.data, data).split("train")
-            baseline = measure_baseline(run, train, split, spread_rows(len(split), measured.num_images))
+            baseline = measure_baseline(run, train, split, spread_rows(len(split), measured.num_images), scores)
     evaluation = Evaluation(
         step=run.step,
         source=store.manifest.source,
@@ -150,7 +150,7 @@ def assist(run: TrainedRun, split_name: str, data: Path | None, density: Density
 
 def _measure(
     run: TrainedRun, store: Store, split_name: str, density: DensityOptions, group: Group | None, report: Report
-) -> Density:
+) -> tuple[Density, Tensor]:
     identity = _identity(run, store, split_name)
     journal = _journal(run, store, split_name, density)
     source = StoreSource(store.split(split_name), run.model.device)

@@ -114,6 +114,8 @@ class Baseline:
     num_examples: int
     negative_log_likelihood: Estimate
     """As a density, with the noise variance that fits best."""
+    error_of_difference: float | None
+    """The standard error, over the examples, of the difference in log p(x) between the two models, if it is known."""
     without_latents: float
     """The negative log-likelihood of the mean example, with the noise variance that fits best."""
     squared_error: float
@@ -134,9 +136,14 @@ class Baseline:
         latents = "1 latent" if self.num_latents == 1 else f"{self.num_latents} latents"
         examples = "example" if self.num_examples == 1 else f"{self.num_examples:,} examples"
         than = f"{self.kind} with {latents} on the same {examples}"
-        size = f"{abs(gain):.1f} nats per example ({bits:.3f} bits per dimension)"
+        error = self.error_of_difference or 0.0
+        difference = f"{abs(gain):.1f} ± {error:.1f}" if error else f"{abs(gain):.1f}"
+        size = f"{difference} nats per example ({bits:.3f} bits per dimension)"
         if abs(gain) < _ALIKE:
             return f"The model is as good as {than}: they differ by less than {_ALIKE} nats per example."
+        if abs(gain) < 2 * error:
+            side = "better" if gain >= 0 else "worse"
+            return f"The model is about as good as {than}: it is {size} {side}, within two standard errors."
         if gain >= 0:
             return f"The model is {size} better than {than}."
         return f"The model is {size} worse than {than}. Try more --minutes or more examples, and look at the samples."
@@ -186,7 +193,7 @@ class ClassifierError:
 class Results:
     """The content of ``evaluation.json``."""
 
-    version: Literal[3] = dataclasses.field(default=3, kw_only=True)
+    version: Literal[4] = dataclasses.field(default=4, kw_only=True)
     evaluations: list[Evaluation] = dataclasses.field(default_factory=list)
     augmentation: list[ClassifierError] = dataclasses.field(default_factory=list)
 
@@ -220,16 +227,18 @@ def read_results(run: Path) -> Results:
 
 def _decode_results(fields: Any, path: Path) -> Results:
     try:
-        if isinstance(fields, dict) and fields.get("version") in (1, 2):
+        if isinstance(fields, dict) and fields.get("version") in (1, 2, 3):
             evaluations = fields.get("evaluations")
             for evaluation in evaluations if isinstance(evaluations, list) else []:
                 if not isinstance(evaluation, dict):
                     continue
                 evaluation.setdefault("baseline", None)
+                if isinstance(evaluation["baseline"], dict):
+                    evaluation["baseline"].setdefault("error_of_difference", None)
                 if isinstance(evaluation.get("density"), dict):
                     # Version 1 also bounded the effect of far components that were left out; now none are.
                     evaluation["density"].pop("neglected", None)
-            fields = {**fields, "version": 3}
+            fields = {**fields, "version": 4}
         return decode(Results, fields)
     except ValueError as error:
         raise FileError(f"{path}: {error}") from error

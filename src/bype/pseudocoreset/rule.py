@@ -51,9 +51,7 @@ class Rule(nn.Module):
 
     def __init__(self, every: str | None = None, batch_size: int | None = None, num_batches: int | None = None) -> None:
         super().__init__()
-        self.every = None if every is None else Span.parse(every)
-        if self.every is not None and not self.every.is_fixed:
-            raise ValueError(f"every must be a number of epochs or steps, such as '10 epochs', not {every!r}")
+        self.every = None if every is None else Span.parse_interval(every)
         self.batch_size = batch_size
         self.num_batches = num_batches
 

@@ -64,7 +64,7 @@ class PSVISettings:
     def __post_init__(self) -> None:
         """Check each field."""
         check_fields(self)
-        _require_often(self.every)
+        Span.parse_interval(self.every)
         _require_positive(steps=self.steps, batch_size=self.batch_size, step_size=self.step_size)
         if self.draws is not None and self.draws < 2:
             raise ValueError(f"draws must be at least 2, to be centred over each other, not {self.draws}")
@@ -89,7 +89,7 @@ class AscentSettings:
     def __post_init__(self) -> None:
         """Check each field."""
         check_fields(self)
-        _require_often(self.every)
+        Span.parse_interval(self.every)
         _require_positive(steps=self.steps, batch_size=self.batch_size, step_size=self.step_size)
 
 
@@ -134,12 +134,6 @@ SETTINGS: dict[str, type[RuleSettings]] = {
     "frozen": FrozenSettings,
 }
 """The rules that a config can name."""
-
-
-def _require_often(every: str) -> None:
-    span = Span.parse(every)
-    if span.count == 0 or not span.is_fixed:
-        raise ValueError(f"every must be a number of epochs or steps, such as '10 epochs', not {every!r}")
 
 
 def _require_positive(**values: float | None) -> None:

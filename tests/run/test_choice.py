@@ -1,0 +1,33 @@
+"""Flips and shifts are chosen where the images themselves are flipped and shifted."""
+
+import numpy as np
+import pytest
+
+from bype.data.prepare import prepare
+from bype.data.store import Store
+from bype.run.choice import suitable_config
+
+SIZE = 16
+
+
+def gloves(count: int, *, flipped: bool, shifted: int) -> np.ndarray:
+    """Draw hands of one side, brighter or darker; flipped and shifted at random, if so wished."""
+    random = np.random.default_rng(0)
+    hand = np.zeros((SIZE, SIZE))
+    hand[6:11, 5:10] = 1
+    hand[7:9, 10:12] = 0.6  # the thumb
+    images = hand * random.uniform(0.5, 1, (count, 1, 1)) * 200 + random.normal(0, 4, (count, SIZE, SIZE)) + 20
+    if flipped:
+        images = np.stack([image[:, ::-1] if random.random() < 0.5 else image for image in images])
+    moves = random.integers(-shifted, shifted + 1, (count, 2))
+    images = np.stack([np.roll(image, move, axis=(0, 1)) for image, move in zip(images, moves, strict=True)])
+    return np.clip(images, 0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("flipped", "shifted"), [(False, 0), (True, 0), (False, 2)])
+def test_flips_and_shifts_are_chosen_as_the_images_have_them(tmp_path, flipped, shifted):
+    np.save(tmp_path / "x.npy", gloves(60, flipped=flipped, shifted=shifted))
+    prepare(tmp_path / "x.npy", tmp_path / "store")
+    config = suitable_config(Store(tmp_path / "store"), "2 epochs", seed=0, latent_dim=4)
+    assert config.flips == flipped
+    assert (config.shifts > 0) == (shifted > 0)
