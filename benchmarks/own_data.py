@@ -214,6 +214,11 @@ def all_nats(record: dict[str, Any]) -> Nats:
     }
 
 
+def _draws(record: dict[str, Any]) -> float:
+    """Return the median effective sample size of the draws."""
+    return float(record["evaluation"]["density"]["median_effective_sample_size"])
+
+
 def pages(out: Path) -> Iterator[str]:
     """Print the tables of docs/results/own-data.md from the records."""
     records = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
@@ -223,7 +228,7 @@ def pages(out: Path) -> Iterator[str]:
         yield from head(
             "images", "seed", "minutes", "ours", "PCA", "PCA, same flips and shifts", "mean image",
             "ours − PCA, bits per dimension", "gained in training", "kNN (K = 5), %", "on PCs, %", "squared error",
-            "of PCA",
+            "of PCA", "draws that count",
         )  # fmt: skip
         for record in images:
             nats, baseline = all_nats(record), record["evaluation"]["baseline"]
@@ -236,18 +241,17 @@ def pages(out: Path) -> Iterator[str]:
                 f"| {record['set']} | {record['seed']} | {record['minutes']:g} | {nats['ours']:,.1f} | {pca:,.1f} | "
                 f"{nats['PCA of the same flips and shifts']:,.1f} | {nats['no latents']:,.1f} | {bits:+.3f} | "
                 f"{baseline['gain_in_training']:.1f} | {accuracy[0]} | {accuracy[1]} | "
-                f"{baseline['own_squared_error']:.2f} | {baseline['squared_error']:.2f} |"
+                f"{baseline['own_squared_error']:.2f} | {baseline['squared_error']:.2f} | {_draws(record):.1f} |"
             )
         yield ""
     if tables:
         names = ("ours", "factor analysis", "full normal", "mixture of normals", "diagonal normal")
-        yield from head("table", "seed", "rows, columns, latents", *names)
+        yield from head("table", "seed", "rows, columns, latents", *names, "draws that count")
         for record in tables:
             nats = all_nats(record)
             size = f"{sum(record['examples'].values()):,}, {record['shape'][0]}, {record['config']['latent_dim']}"
-            yield (
-                f"| {record['set']} | {record['seed']} | {size} | " + " | ".join(f"{nats[n]:.2f}" for n in names) + " |"
-            )
+            values = " | ".join(f"{nats[name]:.2f}" for name in names)
+            yield f"| {record['set']} | {record['seed']} | {size} | {values} | {_draws(record):.1f} |"
         yield ""
         rivals = {"factor analysis": ("factor analysis",), "both a full normal and a mixture": names[2:4]}
         for rival, others in rivals.items():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.decomposition import PCA
+from sklearn.neighbors import KNeighborsClassifier
 
 from bype.data.prepare import prepare
 from bype.evaluation.baseline import measure_baseline
@@ -48,9 +49,37 @@ def test_the_error_of_the_difference_is_that_of_pairs(labelled_store, tmp_path):
     known, x = ((split.read(np.arange(len(split))).reshape(len(split), -1) + 0.5) / 256 for split in (train, test))
     of_linear = PCA(run.config.latent_dim).fit(known).score_samples(x)
     own = of_linear + np.random.default_rng(0).normal(5, 2, len(x))
-    found = measure_baseline(run, train, test, np.arange(len(x)), torch.from_numpy(own))
+    found = measure_baseline(run, train, (test, np.arange(len(x))), torch.from_numpy(own))
     assert found.error_of_difference == pytest.approx(np.std(own - of_linear, ddof=1) / len(x) ** 0.5, rel=0.05)
     assert found.negative_log_likelihood.error > 2 * found.error_of_difference
+
+
+def test_neighbours_are_looked_for_among_the_same_examples(labelled_store, tmp_path):
+    """The queries and the references are those of the run's own accuracy; scikit-learn is given the same."""
+    run = TrainedRun.open(small_run(tmp_path / "run", labelled_store))
+    found = evaluate(run, "test", density=DensityOptions(5, 10), with_map=False, with_baseline=True)
+    assert found.representation.num_queries > found.density.num_images
+
+    def pixels(name: str) -> tuple[np.ndarray, np.ndarray]:
+        split = run.store().split(name)
+        rows = np.arange(len(split))
+        return (split.read(rows).reshape(len(rows), -1) + 0.5) / 256, split.labels(rows)
+
+    (train, train_labels), (more, more_labels), (x, labels) = map(pixels, ("train", "validation", "test"))
+    components = PCA(run.config.latent_dim).fit(train)
+    references = components.transform(np.concatenate([train, more]))
+    assert len(references) == found.representation.num_references
+    judge = KNeighborsClassifier(5).fit(references, np.concatenate([train_labels, more_labels]))
+    accuracy = float((judge.predict(components.transform(x)) == labels).mean())
+    assert found.baseline.knn_accuracy["5"] == pytest.approx(accuracy, abs=1.5 / len(x))  # near ties may fall otherwise
+
+
+def test_few_draws_are_told(labelled_store, tmp_path):
+    run = TrainedRun.open(small_run(tmp_path / "run", labelled_store, likelihood="learned-gaussian"))
+    found = evaluate(run, "test", density=DensityOptions(5, 10), with_map=False, with_baseline=True)
+    few, many = (dataclasses.replace(found.density, median_effective_sample_size=size) for size in (1.5, 50.0))
+    assert "is lower: few draws count (effective sample size 1.5 of 5)" in found.baseline.verdict(few, 144)
+    assert "draws" not in found.baseline.verdict(many, 144)
 
 
 def test_a_difference_within_its_error_is_called_so(labelled_store, tmp_path):
@@ -85,7 +114,7 @@ def test_the_linear_model_is_fitted_to_the_training_data_of_the_run(trained_feat
     other = evaluate(
         run, "test", data=tmp_path / "other", density=DensityOptions(5), with_map=False, with_baseline=True
     )
-    own = measure_baseline(run, run.store().split("train"), run.store().split("test"), rows)
+    own = measure_baseline(run, run.store().split("train"), (run.store().split("test"), rows))
     # rows that are far from the training data are unlikely, though a model of these rows would find them likely
     assert other.baseline.negative_log_likelihood.value > own.negative_log_likelihood.value + 100
 
@@ -98,5 +127,5 @@ def test_a_line_of_an_update_does_not_hide_what_training_gained(trained_features
     first = {**kept, "step": 0, "validation": {**kept["validation"], "negative_elbo": 1e3}}
     update = {name: value for name, value in kept.items() if name != "validation"} | {"update": {"moved": 1.0}}
     path.write_text("".join(json.dumps(line) + "\n" for line in (first, kept, update)))
-    found = measure_baseline(run, run.store().split("train"), run.store().split("test"), np.arange(5))
+    found = measure_baseline(run, run.store().split("train"), (run.store().split("test"), np.arange(5)))
     assert found.gain_in_training == pytest.approx(1e3 - kept["validation"]["negative_elbo"])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from bype.likelihoods import FixedGaussian
 from bype.mixtures import NormalMixture
 from bype.models import VAE
+from bype.networks.dense import SharedDropout, draw_dropout
 from bype.objective import ELBO, ELBOTerms
 from bype.pseudocoreset.coreset import Pseudocoreset
 from bype.pseudocoreset.prior import PseudocoresetPrior
@@ -481,3 +482,19 @@ def test_without_kl_terms_there_is_nothing_to_follow():
     terms = training_terms(model, examples(), beta=0.0)
     with pytest.raises(ValueError, match="beta must be positive"):
         Tracking(model.prior).loss_term(model, terms)
+
+
+def test_targets_start_again_where_the_whole_network_puts_the_point():
+    """Not where it is under the dropout of that step: the next step drops other features."""
+    model = small_model(num_live=2)
+    model.encoder.hidden = nn.Sequential(SharedDropout(6, 0.5), model.encoder.hidden)
+    rule = Tracking(model.prior, target_step_size=1e-12)
+    draw_dropout(model, torch.Generator().manual_seed(0))
+    terms = training_terms(model, examples())
+    made = terms.prior.made
+    with torch.no_grad():
+        whole = model.encode(made.points).mean
+    assert (whole - made.means).abs().max() > 0.01
+    (terms.loss + rule.loss_term(model, terms)).backward()
+    rule.step(model, terms)
+    torch.testing.assert_close(model.prior.targets[made.rows], whole, atol=1e-9, rtol=0)

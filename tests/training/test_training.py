@@ -300,6 +300,13 @@ def test_a_longer_length_goes_on_as_if_it_had_been_asked_for_at_first(store, tmp
     assert read_config(tmp_path / "run")[0] == longer
 
 
+def test_a_length_that_decides_when_to_validate_cannot_change(store, tmp_path):
+    """Another model would be kept than if the new length had been given at first."""
+    train(replace(length="18 steps", validate_every="10 percent"), store, tmp_path / "run")
+    with pytest.raises(RunError, match="length: 18 steps there, 36 steps here"):
+        train(replace(length="36 steps", validate_every="10 percent"), store, tmp_path / "run")
+
+
 def test_files_that_are_not_a_runs_are_never_written_over(store, tmp_path):
     copied = shutil.copytree(store, tmp_path / "store")
     before = {path.name: path.read_bytes() for path in copied.rglob("*") if path.is_file()}

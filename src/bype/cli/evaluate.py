@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from bype.evaluation.records import Estimate, Evaluation
 
 
-_FEW = 10
-"""Below this effective sample size an estimate is too high by more than its error: large weights are missing."""
 _LONGEST_BLOCK = 6 * 3600.0
 """How many seconds processes wait for each other: a block of examples may take many minutes with a large network."""
 
@@ -88,7 +86,7 @@ def describe(found: "Evaluation") -> Iterator[str]:
             f"  {density.num_samples:,} draws for each of {density.num_images:,} examples; effective sample size: "
             f"median {density.median_effective_sample_size:.0f}, smallest {density.smallest_effective_sample_size:.1f}"
         )
-        if density.median_effective_sample_size < _FEW:
+        if density.has_few_draws:
             yield "  so few draws count: the value is too high by more than its error; take more --samples"
         if density.precision_difference is not None:
             yield f"  {density.precision}: {density.precision_difference:+.4f} against float32 with the same draws"

@@ -127,7 +127,10 @@ def _beside_the_linear_model(found: "Evaluation", num_dimensions: int) -> Iterat
     if found.representation is not None and linear.knn_accuracy:
         accuracy, of_linear = found.representation.knn_accuracy, linear.knn_accuracy
         k = min(accuracy, key=lambda k: abs(int(k) - _NEIGHBOURS))
-        rows.append((f"accuracy of {k} nearest neighbours, %", f"{100 * accuracy[k]:.1f}", f"{100 * of_linear[k]:.1f}"))
+        queries = found.representation.num_queries
+        same = queries == own.num_images
+        name = f"accuracy of {k} nearest neighbours, %" if same else f"kNN accuracy (K = {k}) of {queries:,}, %"
+        rows.append((name, f"{100 * accuracy[k]:.1f}", f"{100 * of_linear[k]:.1f}"))
     wide, examples = len(linear.kind), "on " + counted(own.num_images, f"{found.split} example")
     yield ""
     yield f"{examples:<36}  this model  {linear.kind}"

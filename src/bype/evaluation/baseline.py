@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bype.data.examples import StoreSource, spread_rows
+from bype.data.examples import StoreSource
 from bype.data.scaling import Batches, mean_and_variance
 from bype.data.store import Split
 from bype.evaluation.aggregate import estimate
@@ -18,12 +18,19 @@ from bype.run.metrics import read_metrics
 from bype.run.opened import TrainedRun
 
 _MOST_EXAMPLES = 50_000
-_MOST_REFERENCES = 20_000
+_CHUNK = 500
+
+Rows = tuple[Split, NDArray[np.int64]]
+"""Some rows of a split."""
 
 
 @torch.no_grad()
 def measure_baseline(
-    run: TrainedRun, train: Split, split: Split, rows: NDArray[np.int64], own_scores: Tensor | None = None
+    run: TrainedRun,
+    train: Split,
+    scored: Rows,
+    own_scores: Tensor | None = None,
+    neighbours: tuple[Rows, list[Rows]] | None = None,
 ) -> Baseline:
     """Fit the linear model with as many latents to the training examples, and score it on rows of a split.
 
@@ -35,46 +42,51 @@ def measure_baseline(
         The run to compare with.
     train
         The examples that the run was trained on.
-    split, rows
+    scored
         The examples on which the run was scored.
     own_scores
         Their log p(x) by the run, up to a constant, for the error of the difference.
+    neighbours
+        The examples that were classified by their nearest neighbours, and those among which these were looked for.
     """
     model, is_image = run.model, len(run.data.shape) == 3
     source = model.scaled(StoreSource(train, model.device))
     batches = linear_batches(source, run.config.seed, most=_MOST_EXAMPLES)
     components = probabilistic_pca(batches, run.config.latent_dim, PIXEL_FLOOR)
     linear = components if is_image else factor_analysis(batches, run.config.latent_dim, COLUMN_FLOOR)
-    x = StoreSource(split, model.device).read(rows)
+    x = StoreSource(scored[0], model.device).read(scored[1])
     scaled = model.to_model_units(x).flatten(1).cpu()
     log_density = 0.0 if model.scaling is None else float(model.scaling.log_density)
     scores = linear.log_prob(scaled) + log_density
     own = model.to_model_units(reconstruct(model, x)).flatten(1).cpu()
-    accuracy = None
-    if split.has_labels and train.has_labels:
-        known = spread_rows(len(train), _MOST_REFERENCES)
-        directions = torch.nn.functional.normalize(components.loadings, dim=0)
-
-        def project(examples: Tensor) -> NDArray[np.float64]:
-            return ((examples.double() - components.center) @ directions).numpy()
-
-        chunks = linear_batches(
-            source, run.config.seed, most=_MOST_REFERENCES
-        )()  # the same rows, few in memory at once
-        references = np.concatenate([project(chunk) for chunk in chunks])
-        accuracy = knn_accuracy(references, train.labels(known), project(scaled), split.labels(rows))
     return Baseline(
         kind="probabilistic PCA" if is_image else "factor analysis",
         num_latents=linear.loadings.shape[1],
-        num_examples=len(rows),
+        num_examples=len(x),
         negative_log_likelihood=estimate(-scores),
         error_of_difference=None if own_scores is None else estimate(scores - own_scores).error,
         without_latents=_without_latents(batches, scaled, is_image) - log_density,
         squared_error=float((linear.reconstruct(scaled) - scaled).square().sum(1).mean()),
         own_squared_error=float((own - scaled).square().sum(1).mean()),
-        knn_accuracy=accuracy,
+        knn_accuracy=None if neighbours is None else _knn_accuracy(run, components, *neighbours),
         gain_in_training=_gain_in_training(run),
     )
+
+
+def _knn_accuracy(
+    run: TrainedRun, components: LinearGaussian, queries: Rows, references: list[Rows]
+) -> dict[str, float]:
+    """Return the accuracy of the nearest neighbours on principal components."""
+    directions = torch.nn.functional.normalize(components.loadings, dim=0)
+
+    def project(rows: Rows) -> NDArray[np.float64]:
+        source = run.model.scaled(StoreSource(rows[0], run.model.device))
+        chunks = (source.take(chunk).flatten(1).cpu() for chunk in torch.split(torch.from_numpy(rows[1]), _CHUNK))
+        return np.concatenate([((x.double() - components.center) @ directions).numpy() for x in chunks])
+
+    known = np.concatenate([split.labels(rows) for split, rows in references])
+    found = np.concatenate([project(rows) for rows in references])
+    return knn_accuracy(found, known, project(queries), queries[0].labels(queries[1]))
 
 
 def _without_latents(batches: Batches, x: Tensor, is_image: bool) -> float:

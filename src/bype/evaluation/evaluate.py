@@ -17,7 +17,7 @@ from bype.data.store import Split, Store
 from bype.distributed import Group
 from bype.distributions import DiagonalNormal
 from bype.evaluation.aggregate import active_units, prior_gap
-from bype.evaluation.baseline import measure_baseline
+from bype.evaluation.baseline import Rows, measure_baseline
 from bype.evaluation.density import DensityOptions, measure_density
 from bype.evaluation.journal import journal_path
 from bype.evaluation.records import Density, Evaluation, Map, Representation, read_results, write_results
@@ -119,12 +119,17 @@ def evaluate(
         with stage("laying out a map"):
             layout = _map(queries.mean * run.model.latent_scale, rows, query_labels)
     baseline = known.baseline if known else None
-    if baseline is not None and (measured is None or baseline.num_examples != measured.num_images):
-        with_baseline, baseline = True, None  # both are of the same examples, or they cannot be compared
+    if baseline is not None and known is not None:
+        is_same = measured is not None and baseline.num_examples == measured.num_images
+        if not is_same or _num_queries(known.representation) != _num_queries(representation):
+            with_baseline, baseline = True, None  # both are of the same examples, or they cannot be compared
     if with_baseline and measured is not None and baseline is None:
         with stage("fitting a linear model"):
             train = own_store(run.folder, run.data, data).split("train")
-            baseline = measure_baseline(run, train, split, spread_rows(len(split), measured.num_images), scores)
+            scored = split, spread_rows(len(split), measured.num_images)
+            others = [part for name, part in _reference_rows(store).items() if name != split_name]
+            neighbours = ((split, rows), others) if representation is not None else None
+            baseline = measure_baseline(run, train, scored, scores, neighbours)
     evaluation = Evaluation(
         step=run.step,
         source=store.manifest.source,
@@ -174,6 +179,16 @@ def _encode(run: TrainedRun, split: Split, rows: NDArray[np.int64]) -> DiagonalN
     return run.model.encode_rows(StoreSource(split, run.model.device), torch.from_numpy(rows))
 
 
+def _num_queries(representation: Representation | None) -> int:
+    return 0 if representation is None else representation.num_queries
+
+
+def _reference_rows(store: Store) -> dict[str, Rows]:
+    names = [name for name in ("train", "validation") if name in store.manifest.splits]
+    splits = {name: store.split(name) for name in names}
+    return {name: (split, spread_rows(len(split), _MAX_REFERENCES // len(names))) for name, split in splits.items()}
+
+
 def _references(
     run: TrainedRun, store: Store, split_name: str, rows: NDArray[np.int64], queries: DiagonalNormal
 ) -> tuple[DiagonalNormal, Tensor, NDArray[np.int32] | None]:
@@ -185,21 +200,19 @@ def _references(
     labels: list[NDArray[np.int32]] = []
     own = torch.full((len(rows),), -1)
     count = 0
-    names = [name for name in ("train", "validation") if name in store.manifest.splits]
-    for name in names:
-        other = store.split(name)
+    parts = _reference_rows(store)
+    for name, (other, chosen) in parts.items():
         if name == split_name:
             posterior, chosen = queries, rows
             own = torch.arange(count, count + len(rows))
         else:
-            chosen = spread_rows(len(other), _MAX_REFERENCES // len(names))
             posterior = _encode(run, other, chosen)
         means.append(posterior.mean)
         log_variances.append(posterior.log_variance)
         if other.has_labels:
             labels.append(other.labels(chosen))
         count += len(chosen)
-    known = np.concatenate(labels) if len(labels) == len(names) else None
+    known = np.concatenate(labels) if len(labels) == len(parts) else None
     return DiagonalNormal(torch.cat(means), torch.cat(log_variances)), own, known
 
 

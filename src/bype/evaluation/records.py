@@ -13,6 +13,8 @@ from bype.data.decode import decode
 from bype.data.files import FileError, read_json, to_json, write_atomic
 
 FILE_NAME = "evaluation.json"
+_FEW_DRAWS = 10
+"""Below this effective sample size an estimate is too high by more than its error: large weights are missing."""
 _ALIKE = 0.05
 """Nats per example: a smaller difference would be shown as 0.0."""
 
@@ -52,6 +54,11 @@ class Density:
     precision_difference: float | None
     """How far the lower precision moved the estimate, with the same draws, on the first examples."""
     seconds: float
+
+    @property
+    def has_few_draws(self) -> bool:
+        """Whether so few draws count that the value is too high, by more than its error."""
+        return self.median_effective_sample_size < _FEW_DRAWS
 
     @property
     def of_density(self) -> float | None:
@@ -128,10 +135,16 @@ class Baseline:
     """Nats of validation -ELBO between the model before the first step and the one that was kept, if it is known."""
 
     def verdict(self, density: Density, num_dimensions: int) -> str:
-        """Say in a sentence how a model compares, and what to try if it is worse."""
+        """Say how a model compares, what to try if it is worse, and whether its own value can be trusted."""
         if density.of_density is None:
             return f"The model's likelihood is a {density.scale}, which cannot be compared with {self.kind}."
-        gain = self.negative_log_likelihood.value - density.of_density
+        words = self._comparison(self.negative_log_likelihood.value - density.of_density, num_dimensions)
+        if density.has_few_draws:
+            size = f"{density.median_effective_sample_size:.1f} of {density.num_samples:,}"
+            words += f" The model's true −log p(x) is lower: few draws count (effective sample size {size})."
+        return words
+
+    def _comparison(self, gain: float, num_dimensions: int) -> str:
         bits = abs(gain) / num_dimensions / math.log(2)
         latents = "1 latent" if self.num_latents == 1 else f"{self.num_latents} latents"
         examples = "example" if self.num_examples == 1 else f"{self.num_examples:,} examples"

@@ -51,6 +51,11 @@ def draw_dropout(model: nn.Module, generator: torch.Generator | None) -> None:
                 module.mask = kept / (1 - module.rate)
 
 
+def is_dropping(model: nn.Module) -> bool:
+    """Tell whether features are dropped in this step, so that encodings with a gradient differ from those without."""
+    return any(isinstance(module, SharedDropout) and module.mask is not None for module in model.modules())
+
+
 def _body(in_features: int, hidden: int, dropout: float, drop_input: bool) -> nn.Sequential:
     first = [SharedDropout(in_features, dropout)] if drop_input else []
     return nn.Sequential(

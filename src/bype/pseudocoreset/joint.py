@@ -1,5 +1,6 @@
 """A pseudocoreset whose points and weights are parameters: backpropagation is the rule that moves them."""
 
+import torch
 from torch import Tensor, nn
 
 from bype.distributions import DiagonalNormal
@@ -10,6 +11,7 @@ from bype.priors.base import (
     PriorPoints,
     TrainingBatch,
     encode_points,
+    fit_log_variance,
     into_range,
     shared_log_variance,
 )
@@ -30,7 +32,6 @@ class JointPseudocoresetPrior(Prior):
 
     Examples
     --------
-    >>> import torch
     >>> prior = JointPseudocoresetPrior(Pseudocoreset(torch.rand(4, 1, 28, 28), total=1000))
     >>> [name for name, _ in prior.named_parameters()]
     ['points', 'logits', 'log_variance']
@@ -42,6 +43,10 @@ class JointPseudocoresetPrior(Prior):
         self.points = nn.Parameter(start.points.clone())
         self.logits = nn.Parameter(start.probabilities.log().to(start.points.dtype))
         self.log_variance = shared_log_variance()
+
+    @torch.no_grad()
+    def start(self, encode: Encode, latents: Tensor, center: Tensor) -> None:
+        fit_log_variance(self(encode), self.log_variance, latents)
 
     def own_points(self) -> PriorPoints:
         return PriorPoints(self._points().detach(), self.logits.detach().double().softmax(0))

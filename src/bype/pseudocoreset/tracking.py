@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bype.mixtures import NormalMixture, kernels
 from bype.models.base import LatentModel
+from bype.networks.dense import is_dropping
 from bype.objective import ELBOTerms
 from bype.priors.base import Encode, Prior, TrainingBatch, encode_points
 from bype.pseudocoreset.adam import portable_average_, portable_direction
@@ -307,7 +308,9 @@ class Tracking(Rule):
         in_means, in_log_weights, in_points = made.mixture_means.grad, made.log_weights.grad, made.points.grad
         if in_means is None or in_log_weights is None:
             raise RuntimeError("there are no gradients: call backward on the loss and the rule's term before this step")
-        places = made.means.detach().clone() if is_first else torch.zeros_like(made.means)
+        places = torch.zeros_like(made.means)
+        if is_first:  # a target belongs to the whole network, not to what the dropout of one step leaves of it
+            places = model.encode(made.points).mean if is_dropping(model) else made.means.detach().clone()
         if in_points is None:
             return [places, in_means, in_log_weights]
         decoded = _decoded(model, places) if is_first else torch.zeros_like(in_points)

@@ -164,9 +164,10 @@ class RunDirectory:
             raise RunError(f"{self.folder} was trained on other data, not {data.store}; choose another --out")
 
     def _is_longer(self, saved: TrainingConfig, config: TrainingConfig, data: DataIdentity) -> bool:
-        """Tell whether only the length has changed, and it is not shorter than what was trained."""
+        """Tell whether only the length has changed, nothing else depends on it, and it was not exceeded yet."""
         length = Span.parse(config.length)
-        if dataclasses.replace(saved, length=config.length) != config or not length.is_fixed or config.decay:
+        depends = config.decay or Span.parse(config.validate_every).unit == "percent"
+        if dataclasses.replace(saved, length=config.length) != config or not length.is_fixed or depends:
             return False
         return length.in_steps(steps_per_epoch(data.num_train, config.batch_size)) >= max(self.checkpoints.steps())
 
