@@ -132,17 +132,18 @@ def test_every_network(network, monkeypatch):
     draws = torch.Generator().manual_seed(1)
     mixed = not isinstance(model.prior, bype.GaussianPrior)
     uniform = torch.rand(count, dtype=torch.float64, generator=draws if mixed else None)
-    noise, lower = (torch.randn(count, D, generator=draws) for _ in range(2))
+    is_table = len(model.data_shape) == 1
+    noise, lower = (torch.randn(count, size, generator=draws) for size in (D, 5 if is_table else D))
     posterior = model.encode(model.to_model_units(x))
     z = posterior.mean + noise * torch.exp(posterior.log_variance / 2)
-    known = {"examples": x, "latents": z, "uniform": uniform, "noise": noise, "noise_z1": lower}
+    known = {"examples": x, "latents": z, "uniform": uniform, "noise": noise, "noise_z1": lower, "noise_x": lower}
     mean, log_variance, embedding, decoded, log_prior, log_x, new = run_together(list(graphs.values()), known)
 
     torch.testing.assert_close(mean, posterior.mean, **OUTPUT)
     torch.testing.assert_close(embedding, bype.embed(model, x), **OUTPUT)
     torch.testing.assert_close(log_variance, posterior.log_variance, **OUTPUT)
     torch.testing.assert_close(log_prior, prior.log_prob(z), **NATS)
-    expected = bype.sample(model, count, with_noise=False, prior=prior, generator=torch.Generator().manual_seed(1))
+    expected = bype.sample(model, count, prior=prior, generator=torch.Generator().manual_seed(1))  # rows with noise
     torch.testing.assert_close(new, expected, **OUTPUT)
     # A bound of one draw is its log weight. It draws the top level first.
     draws.manual_seed(1)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits
 
 from bype.cli import main
-from bype.evaluation.records import read_results
+from bype.evaluation.records import Estimate, read_results
 from bype.run.opened import TrainedRun
 
 
@@ -134,6 +135,42 @@ def test_only_the_same_command_resumes_a_fit(digits, tmp_path, capsys):
     again = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert again["evaluations"][0]["density"]["num_samples"] == 500
     assert json.loads(before)["evaluations"][0]["density"]["num_samples"] == 500
+
+
+def test_fewer_rows_than_columns_leave_noise_to_the_linear_model(tmp_path):
+    """With as many latents as rows, factor analysis fits these exactly, and new rows are unlikely beyond measure."""
+    random = np.random.default_rng(0)
+    table = random.normal(size=(40, 4)) @ random.normal(size=(4, 120)) + random.normal(size=(40, 120))
+    np.save(tmp_path / "x.npy", table.astype(np.float32))
+    assert fit(tmp_path / "x.npy", tmp_path / "run") == 0
+    (found,) = read_results(tmp_path / "run").evaluations
+    assert found.baseline.num_latents == 6
+    assert found.density.negative_log_likelihood.value < found.baseline.without_latents + 20
+    worse = dataclasses.replace(
+        found.density, negative_log_likelihood=Estimate(found.baseline.without_latents + 1, 1.0)
+    )
+    assert "worse than one normal distribution around the mean example" in found.baseline.verdict(worse, 120)
+
+
+def test_the_printed_commands_can_be_used(digits, tmp_path, capsys):
+    assert fit(digits, tmp_path / "my run") == 0
+    (printed,) = (line for line in capsys.readouterr().out.splitlines() if "bype embed" in line)
+    words = shlex.split(printed, comments=True)
+    assert words[2] == str(tmp_path / "my run")
+    assert main([*words[1:-1], str(tmp_path / "embedding")]) == 0
+
+
+def test_a_request_that_was_never_begun_is_replaced(digits, tmp_path):
+    """As after a kill just after the request was written."""
+    run, store = tmp_path / "run", tmp_path / "store"
+    assert main(["data", "prepare", str(digits), "--out", str(store)]) == 0
+    run.mkdir()
+    (run / "fit.json").write_text(
+        json.dumps({"data": str(store), "minutes": 5.0, "size": None, "label": None, "seed": 0})
+    )
+    assert fit(store, run) == 0
+    assert json.loads((run / "fit.json").read_text())["minutes"] == 0.05
+    assert fit(store, run) == 0
 
 
 def test_too_few_rows_can_be_mended(tmp_path, capsys):

@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 from numpy.lib import format as npy_format
-from PIL import Image
+from PIL import Image, ImageOps
 
 from bype.data.prepare import prepare
 from bype.data.sources import SourceError, SourceOptions
@@ -57,6 +57,18 @@ def test_idx_files(tmp_path, compressed):
     assert np.array_equal(splits["validation"][0][:, 0], images[250:])
     assert np.array_equal(splits["validation"][1], labels[250:])
     assert np.array_equal(splits["test"][0][:, 0], arrays["t10k"][0])
+
+
+def test_idx_files_of_letters_have_more_classes(tmp_path):
+    write_idx(tmp_path / "letters", 30, 5)
+    path = tmp_path / "letters" / "train-labels-idx1-ubyte"
+    content = bytearray(path.read_bytes())
+    content[8:34] = bytes(range(1, 27))
+    path.write_bytes(content)
+    prepare(tmp_path / "letters", tmp_path / "store")
+    manifest, splits = contents(tmp_path / "store")
+    assert manifest.classes == tuple(str(k) for k in range(27))
+    assert splits["train"][1].max() < 27
 
 
 def test_cut_idx_files_are_refused_and_leave_nothing(tmp_path):
@@ -193,6 +205,19 @@ def test_the_first_line_is_names_or_an_example(tmp_path, text, names):
     assert sorted(splits["train"][0].tolist()) == [[1, 2], [3, 4]]
 
 
+def test_an_empty_label_is_no_class(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,kind\n1,2,x\n3,4,\n")
+    with pytest.raises(SourceError, match="line 3: 'kind' is empty; fill it in"):
+        prepare(tmp_path / "t.csv", tmp_path / "store", SourceOptions(label="kind"))
+    assert not (tmp_path / "store").exists()
+
+
+def test_numbers_that_name_examples_are_no_labels(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.zeros((4, 3), dtype=np.float32), y=np.array([7, 900_000, 3, 8]))
+    with pytest.raises(SourceError, match="whole numbers from 0 to 99,999"):
+        prepare(tmp_path / "x.npz", tmp_path / "store")
+
+
 def test_a_table_in_another_encoding_is_refused(tmp_path):
     (tmp_path / "t.csv").write_bytes("höhe,b\n1,2\n".encode("latin-1"))
     with pytest.raises(SourceError, match=r"t.csv, line 0: 'utf-8' codec"):
@@ -235,6 +260,107 @@ def test_a_folder_of_images_of_all_kinds(tmp_path):
     assert (palette[1:] < 15).all()
     assert (upright[:, :, -1] == 255).all()
     assert (upright[:, :, :-1] == 0).all()
+
+
+def test_images_of_more_than_bytes_keep_their_shades(tmp_path):
+    """As microscopes and other instruments write them: 16 bits in either order, and floats up to 1."""
+    shades = np.linspace(0, 1, 64).reshape(8, 8)
+    cases = {
+        "floats": shades.astype(np.float32),
+        "bytes as floats": (255 * shades).astype(np.float32),
+        "16 bits": (65535 * shades).astype(np.uint16),
+    }
+    for name, pixels in cases.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        Image.fromarray(pixels).save(folder / "a.tif")
+        if name == "16 bits":  # the same with the large half of a number first
+            header = b"MM\x00\x2a" + struct.pack(">IH", 8, 8)
+            tags = (
+                (256, 4, 8),
+                (257, 4, 8),
+                (258, 3, 16),
+                (259, 3, 1),
+                (262, 3, 1),
+                (273, 4, 110),
+                (278, 4, 8),
+                (279, 4, 128),
+            )
+            entries = b"".join(
+                struct.pack(">HHI", tag, kind, 1)
+                + (struct.pack(">HH", value, 0) if kind == 3 else struct.pack(">I", value))
+                for tag, kind, value in tags
+            )
+            (folder / "b.tif").write_bytes(header + entries + bytes(4) + pixels.astype(">u2").tobytes())
+            with Image.open(folder / "b.tif") as image:
+                assert image.mode == "I;16B"
+        prepare(folder, tmp_path / f"{name} store", validation=0, test=0)
+        manifest, splits = contents(tmp_path / f"{name} store")
+        assert manifest.shape == (1, 8, 8)
+        for row in splits["train"][0]:
+            assert np.abs(row[0] - 255 * shades).max() <= 1, name
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+def test_photographs_are_turned_upright_as_pillow_does_it(tmp_path, turn):
+    pixels = RNG.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "photos" / "a.png", exif=exif)
+    with Image.open(tmp_path / "photos" / "a.png") as image:
+        expected = np.asarray(ImageOps.exif_transpose(image)).transpose(2, 0, 1)
+    prepare(tmp_path / "photos", tmp_path / "store", validation=0, test=0)
+    np.testing.assert_array_equal(contents(tmp_path / "store")[1]["train"][0][0], expected)
+
+
+def test_a_photograph_with_a_wrong_tag_is_read(tmp_path):
+    """Text where a number belongs; Pillow fails when it writes such a tag again."""
+    orientation = struct.pack(">HHIHH", 0x0112, 3, 1, 6, 0)
+    resolution_unit = struct.pack(">HHI", 0x0128, 2, 4) + b"cm\x00\x00"
+    head = b"Exif\x00\x00MM\x00*" + struct.pack(">IH", 8, 2)
+    content = head + orientation + resolution_unit + bytes(4)
+    (tmp_path / "photos").mkdir()
+    pixels = np.zeros((8, 8, 3), dtype=np.uint8)
+    pixels[0] = 255
+    Image.fromarray(pixels).save(tmp_path / "photos" / "a.png", exif=content)
+    prepared = prepare(tmp_path / "photos", tmp_path / "store", validation=0, test=0)
+    assert prepared.skipped == ()
+    assert (contents(tmp_path / "store")[1]["train"][0][0][:, :, -1] == 255).all()
+
+
+def test_folders_called_train_and_test_are_splits(tmp_path):
+    shades = {
+        "train/cat": [10, 11, 12, 13],
+        "train/dog": [20, 21, 22, 23],
+        "Test/cat": [30],
+        "Test/dog": [40],
+        "val/dog": [50],
+    }
+    for name, values in shades.items():
+        folder = tmp_path / "pets" / name
+        folder.mkdir(parents=True)
+        for value in values:
+            Image.new("L", (8, 8), value).save(folder / f"{value}.png")
+    prepare(tmp_path / "pets", tmp_path / "store")
+    manifest, splits = contents(tmp_path / "store")
+    assert manifest.classes == ("cat", "dog")
+    found = {
+        name: dict(zip(rows[:, 0, 0, 0].tolist(), labels.tolist(), strict=True))
+        for name, (rows, labels) in splits.items()
+    }
+    assert found == {
+        "train": {10: 0, 11: 0, 12: 0, 13: 0, 20: 1, 21: 1, 22: 1, 23: 1},
+        "validation": {50: 1},
+        "test": {30: 0, 40: 1},
+    }
+
+
+def test_folders_called_test_and_other_names_are_classes(tmp_path):
+    for name in ("test", "other"):
+        (tmp_path / "both" / name).mkdir(parents=True)
+        Image.new("L", (8, 8), 9).save(tmp_path / "both" / name / "a.png")
+    assert prepare(tmp_path / "both", tmp_path / "store", validation=0, test=0).manifest.classes == ("other", "test")
 
 
 def test_photographs_of_telephones_are_read(tmp_path):

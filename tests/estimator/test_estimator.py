@@ -1,14 +1,17 @@
 """The scikit-learn face: densities, repeats, scikit-learn's tools around it."""
 
 import pickle
+import struct
 import subprocess
 import sys
 import threading
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
@@ -379,6 +382,52 @@ def test_a_path_a_store_and_a_tensor_give_the_same_model(tmp_path):
         vae.fit(tmp_path / "x.npy", np.zeros(120))
 
 
+def test_neighbours_are_counted_in_what_was_given(tmp_path):
+    X = table().astype(np.float32)
+    np.save(tmp_path / "x.npy", X)
+    expected = bype.ByPEVAE(**TINY).fit(X).coreset_.neighbours
+    np.testing.assert_array_equal(bype.ByPEVAE(**TINY).fit(tmp_path / "x.npy").coreset_.neighbours, expected)
+
+
+def shaded(folder, count, size=8):
+    """Write grey images, each with its number as its shade; two of the files are no images."""
+    folder.mkdir()
+    for number in range(count):
+        Image.new("L", (size, size), 10 * number).save(folder / f"{number:02}.png")
+    for number in (3, 7):
+        (folder / f"{number:02}.png").write_bytes(b"no image")
+    return folder
+
+
+def test_files_that_cannot_be_read_are_told_and_not_counted_as_others(tmp_path):
+    folder = shaded(tmp_path / "photos", 20)
+    with pytest.warns(UserWarning, match=r"2 files were skipped; the first: .*03\.png"):
+        vae = bype.ByPEVAE(**TINY).fit(folder)
+    found = set(vae.coreset_.neighbours.ravel().tolist())
+    assert found <= set(range(20)) - {3, 7}  # by the place among all files
+    assert found & set(range(10, 20))
+    with pytest.warns(UserWarning, match="2 files were skipped"):
+        assert len(vae.score_samples(folder)) == 18
+
+
+def test_what_was_fitted_by_a_path_is_used_by_a_path(tmp_path):
+    folder = tmp_path / "large"
+    folder.mkdir()
+    for number in range(12):
+        Image.new("L", (80, 80), 20 * number).save(folder / f"{number:02}.png")
+    vae = bype.ByPEVAE(**TINY).fit(folder)  # brought to 64 x 64
+    assert len(vae.transform(folder)) == 12
+    digits = tmp_path / "digits"
+    digits.mkdir()
+    for prefix in ("train", "t10k"):
+        images = np.random.default_rng(0).integers(0, 256, (20, 6, 6), dtype=np.uint8)
+        (digits / f"{prefix}-images-idx3-ubyte").write_bytes(
+            struct.pack(">4B3I", 0, 0, 8, 3, 20, 6, 6) + images.tobytes()
+        )
+        (digits / f"{prefix}-labels-idx1-ubyte").write_bytes(struct.pack(">4BI", 0, 0, 8, 1, 20) + bytes(20))
+    assert len(bype.ByPEVAE(**TINY).fit(digits).transform(digits)) == 40
+
+
 def test_a_store_without_validation_gives_the_last_model(tmp_path):
     np.save(tmp_path / "x.npy", table(40))
     prepare(tmp_path / "x.npy", tmp_path / "store", validation=0, test=0)
@@ -490,7 +539,7 @@ def test_samples_of_a_class():
 def test_a_class_whose_only_example_was_held_out_is_called_by_its_name(tmp_path, capsys):
     X = table(60)
     y = np.array(["a", "b"] * 30)
-    y[np.setdiff1d(np.arange(60), train_positions(source_of(X).pools[0], 0))[0]] = "c"
+    y[np.setdiff1d(np.arange(60), train_positions(source_of(X), 0))[0]] = "c"
     vae = bype.ByPEVAE(**TINY).fit(X, y)
     assert vae.sample(1, "b").shape == (1, 4)
     message = "class 'c' has no pseudo-points, since none of its examples was trained on; choose one of 'a', 'b'"
@@ -543,6 +592,7 @@ def test_labels_are_what_scikit_learn_calls_binary_or_multiclass():
         (np.arange(120), "120 different values in 120 examples"),
         (np.zeros((120, 2)), "not one column"),
         (np.array(["a", None] * 60, dtype=object), "missing values"),
+        (pd.array(["a", pd.NA] * 60, dtype="string"), "missing values"),
         (np.array(["a", 1] * 60, dtype=object), "neither text alone nor whole numbers alone"),
     ):
         assert why in labels_of(y).why_none

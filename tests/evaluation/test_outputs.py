@@ -10,9 +10,11 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 from scipy import stats
+from sklearn.datasets import load_breast_cancer
 
 from bype.data.examples import StoreSource
 from bype.data.files import FileError, read_json
+from bype.data.prepare import prepare
 from bype.data.store import Store
 from bype.evaluation import augmentation, embedding
 from bype.evaluation.augmentation import classifier_error, export_generated
@@ -26,8 +28,9 @@ from bype.likelihoods import FixedGaussian
 from bype.priors import GaussianPrior
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun
+from bype.training.loop import train
 from linear_gaussian import linear_vae
-from small_runs import CLASSES
+from small_runs import CLASSES, small_config
 
 
 def test_embedding_in_parts_has_every_row_once(bype_run, tmp_path, monkeypatch):
@@ -247,6 +250,18 @@ def test_a_classifier_learns_with_and_without_generated_examples(trained_bype, m
     assert real < 20
     assert mixed < 30
     assert classifier_error(run, store, "prior", 0.4, epochs=10) == mixed
+
+
+def test_a_classifier_of_rows_sees_scaled_columns(tmp_path):
+    """Columns of 0.003 and of 600 in one network: without scaling it predicts one class only."""
+    cancer = load_breast_cancer()
+    np.savez(tmp_path / "x.npz", x=cancer.data.astype(np.float32), y=cancer.target)
+    prepare(tmp_path / "x.npz", tmp_path / "store")
+    config = small_config(network="dense", likelihood="conditional-gaussian", latent_dim=4, length="1 epoch")
+    train(config, tmp_path / "store", tmp_path / "run")
+    run = TrainedRun.open(tmp_path / "run")
+    assert classifier_error(run, run.store(), "posterior", 1.0, epochs=5) < 15
+    assert classifier_error(run, run.store(), "posterior", 0.5, epochs=5) < 15
 
 
 def test_classifiers_need_labels(trained_gaussian):

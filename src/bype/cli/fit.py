@@ -105,12 +105,15 @@ def fit(words: list[str]) -> int:
     write_atomic(page, render([gather(options.out, options.out.absolute().name, store.folder)]).encode())
     print(f"\nopen {page.absolute()} in a browser: pictures, and all figures\n\nthen try:")
     plate = "more.png" if len(run.data.shape) == 3 else "more.csv"
-    print(f"  bype sample {options.out} --like 0 --count 9 --out {plate}")
-    if config.labelled:
-        print(f"  bype sample {options.out} --label {shlex.quote(run.data.classes[0])} --out class{Path(plate).suffix}")
-    print(f"  bype coreset {options.out} --out coreset")
-    print(f"  bype embed {options.out} --out embedding")
-    print(f"  bype evaluate {options.out}  # slower, and more exact")
+    folder = shlex.quote(str(options.out))
+    print(f"  bype sample {folder} --like 0 --count 9 --out {plate}")
+    points = run.model.prior.own_points()
+    if points is not None and points.labels is not None:
+        name = shlex.quote(run.data.classes[int(points.labels[0])])
+        print(f"  bype sample {folder} --label {name} --out class{Path(plate).suffix}")
+    print(f"  bype coreset {folder} --out coreset")
+    print(f"  bype embed {folder} --out embedding")
+    print(f"  bype evaluate {folder}  # slower, and more exact")
     return 0
 
 
@@ -196,19 +199,20 @@ def _store(options: _Fit) -> "Store":
         if options.size is not None or options.label is not None:
             raise UsageError("a store is prepared already; leave out --size and --label")
         _require_enough(Store(options.data))
-        if not options.out.exists() or not any(options.out.iterdir()):  # training may refuse what others have written
-            _write_request(options)
+        if not options.out.exists() or all(path.name == _REQUEST for path in options.out.iterdir()):
+            _write_request(options)  # not into a folder that training may refuse
         return Store(options.data)
     folder = options.out / "store"
     if folder.exists():
         return Store(folder)
-    if options.out.exists() and any(path.name != ".store.partial" for path in options.out.iterdir()):
+    if options.out.exists() and any(path.name not in (_REQUEST, ".store.partial") for path in options.out.iterdir()):
         raise UsageError(f"{options.out} exists and is not empty; choose another --out")
     asked = SourceOptions(label=options.label, size=options.size)
     chosen = with_workable_size(options.data, asked)
     if chosen.size != asked.size:
         say(f"images are cropped and resized to {chosen.size} x {chosen.size} pixels; --size sets another size")
     options.out.mkdir(parents=True, exist_ok=True)
+    _write_request(options)  # before the store, so that no other command can take it for its own
     with progress_bar("preparing") as report:
         prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
     say_skipped(prepared.skipped)
@@ -220,7 +224,6 @@ def _store(options: _Fit) -> "Store":
     except UsageError:
         shutil.rmtree(folder)  # the same command shall read the data again, once there are more
         raise
-    _write_request(options)
     return Store(folder)
 
 

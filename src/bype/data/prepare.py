@@ -95,10 +95,15 @@ def with_workable_size(source: Path | str, options: SourceOptions) -> SourceOpti
     return options if is_workable or options.size is not None else replace(options, size=_LARGEST_SIDE)
 
 
-def train_positions(pool: Pool, seed: int) -> Rows:
-    """Return the positions in a source's only pool that :func:`prepare` puts into the train split, in their order."""
-    split_of = _division(pool, None, None, derive_key(seed, "division", 0))
-    return np.flatnonzero(split_of(np.arange(pool.num_rows, dtype=np.int64)) == 0)
+def train_positions(source: Source, seed: int, test: float | None = None) -> Rows:
+    """Return which positions in the pool of training examples :func:`prepare` puts into the train split, in order."""
+    ((number, pool),) = ((k, pool) for k, pool in enumerate(source.pools) if pool.split in (None, "train"))
+    split_of = _division(pool, None, test, derive_key(seed, "division", number))
+    positions = np.arange(pool.num_rows, dtype=np.int64)
+    if source.skipped:  # positions count what could not be read; which these are is found by reading
+        positions = np.concatenate([found for found, _ in pool.read()])
+    chosen: Rows = positions[split_of(positions) == 0]
+    return chosen
 
 
 def _division(pool: Pool, validation: float | None, test: float | None, key: int) -> Callable[[Rows], Rows]:

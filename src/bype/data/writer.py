@@ -54,10 +54,13 @@ class StoreWriter:
         """Add examples (n, *shape) and their labels (n,) to a split."""
         if rows.shape[1:] != self._shape or rows.dtype != DTYPES[self._dtype]:
             raise ValueError(f"rows must be {self._dtype} of shape {self._shape}, not {rows.dtype} of {rows.shape[1:]}")
-        self._write(split, "rows", np.ascontiguousarray(rows).reshape(len(rows), -1))
         if self._has_labels:
             if labels is None or len(labels) != len(rows):
                 raise ValueError("every row needs a label")
+            if len(labels) and not 0 <= labels.min() <= labels.max() < len(self._classes):
+                raise ValueError(f"labels must be numbers of the {len(self._classes)} classes, not {labels.max()}")
+        self._write(split, "rows", np.ascontiguousarray(rows).reshape(len(rows), -1))
+        if self._has_labels and labels is not None:
             self._write(split, "labels", labels.astype(LABEL_DTYPE).reshape(-1, 1))
 
     def _write(self, split: str, kind: str, rows: NDArray[Any]) -> None:

@@ -37,7 +37,8 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     n_pseudopoints
         The number of pseudo-points; a quarter of the training examples, if that is fewer.
     latent_dim
-        The dimensions of the latent space; if left out, 40 for images, half the columns of a table and at most 40.
+        The dimensions of the latent space. If left out: 40 for images, half the columns of a table and at most 40,
+        and never more than a fifth of the training examples.
     max_epochs
         Train for this many passes over the data. The best model on a tenth of the data, drawn at random, is kept.
     max_minutes

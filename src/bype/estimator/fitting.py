@@ -21,7 +21,7 @@ from bype.data.prepare import prepare, train_positions
 from bype.data.store import Store
 from bype.distributed import device_named
 from bype.estimator.fitted import About, Fitted, Parameters, kind_of_classes, model_of
-from bype.estimator.inputs import MIN_EXAMPLES, Given
+from bype.estimator.inputs import MIN_EXAMPLES, Given, warn_of_skipped
 from bype.evaluation.pseudopoints import Coreset, describe_points
 from bype.evaluation.scores import Scorer
 from bype.models.base import LatentModel
@@ -107,14 +107,15 @@ def _prepared(given: Given, run_dir: Path | None, seed: int) -> Iterator[Store]:
         if run_dir.exists() and any(path.name != ".store.partial" for path in run_dir.iterdir()):
             raise ValueError(f"{run_dir} is not empty and holds no fit; choose another run_dir")
         run_dir.mkdir(parents=True, exist_ok=True)
-        prepare(given.source, run_dir / "store", test=0, seed=seed)
+        warn_of_skipped(prepare(given.source, run_dir / "store", test=0, seed=seed).skipped)
         yield Store(run_dir / "store")
         return
     with tempfile.TemporaryDirectory(prefix="bype-") as scratch:
-        made = prepare(given.source, Path(scratch) / "store", test=0, seed=seed).manifest
+        made = prepare(given.source, Path(scratch) / "store", test=0, seed=seed)
+        warn_of_skipped(made.skipped)
         place = Path(scratch) if run_dir is None else run_dir
         store = Store(place / "store")
-        if store.manifest.fingerprint != made.fingerprint:
+        if store.manifest.fingerprint != made.manifest.fingerprint:
             raise ValueError(f"{run_dir} holds a fit of other data; choose another run_dir")
         yield store
 
@@ -145,11 +146,11 @@ def _numbers(state: dict[str, Tensor]) -> dict[str, NDArray[Any]]:
 
 
 def _coreset(model: LatentModel, store: Store, given: Given, seed: int) -> Coreset:
-    """Return the pseudo-points as the user's examples look, with neighbours by the user's row numbers."""
+    """Return the pseudo-points as the user's examples look, with neighbours by where these are in what was given."""
     found = describe_points(model, store.split("train"), given.classes, given.names)
     neighbours = found.neighbours
-    if given.examples is not None and given.source is not None:
-        neighbours = train_positions(given.source.pools[0], seed)[neighbours]
+    if given.source is not None:
+        neighbours = train_positions(given.source, seed, test=0)[neighbours]
     points = given.layout.to_user(torch.from_numpy(found.points))
     return dataclasses.replace(found, points=points, neighbours=neighbours)
 

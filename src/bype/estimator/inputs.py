@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from bype.data.examples import as_model_input
 from bype.data.manifest import Manifest
 from bype.data.prepare import with_workable_size
 from bype.data.sources import Source, SourceOptions, open_source
-from bype.data.sources.base import LARGEST_NUMBER, can_be_stored
+from bype.data.sources.base import LARGEST_NUMBER, DifferentSizesError, can_be_stored
 from bype.data.sources.memory import source_of
 from bype.data.store import Store
 from bype.estimator.labels import MISSING, labels_of
@@ -75,11 +76,31 @@ def examples_to_use(estimator: BaseEstimator, X: Any, layout: Layout) -> Tensor:
         split = store.split(default_split(store))
         rows = split.read(np.arange(len(split), dtype=np.int64))
     else:
-        size = layout.stored_shape[1] if layout.is_image and layout.stored_shape[1] == layout.stored_shape[2] else None
-        source = open_source(X, SourceOptions(size=size if Path(X).is_dir() else None))
+        source = _source_like(X, layout)
         _require_kind(estimator, X, source, layout)
         rows = np.concatenate([chunk.rows for pool in source.pools for _, chunk in pool.read()])
+        warn_of_skipped(source.skipped)
     return as_model_input(torch.from_numpy(rows)).double()
+
+
+def _source_like(X: Any, layout: Layout) -> Source:
+    """Open a source; its images are brought to the size that was fitted, if they have another."""
+    size = layout.stored_shape[1] if layout.is_image and layout.stored_shape[1] == layout.stored_shape[2] else None
+    try:
+        source = open_source(X, SourceOptions())
+    except DifferentSizesError:
+        if size is None:
+            raise
+        return open_source(X, SourceOptions(size=size))
+    is_other = size is not None and len(source.shape) == 3 and source.shape[1:] != layout.stored_shape[1:]
+    return open_source(X, SourceOptions(size=size)) if is_other else source
+
+
+def warn_of_skipped(skipped: Sequence[str]) -> None:
+    """Warn that files could not be read."""
+    if skipped:
+        files = "1 file was" if len(skipped) == 1 else f"{len(skipped)} files were"
+        warnings.warn(f"{files} skipped; the first: {skipped[0]}", UserWarning, stacklevel=2)
 
 
 def _require_kind(estimator: BaseEstimator, X: Any, found: Manifest | Source, layout: Layout) -> None:

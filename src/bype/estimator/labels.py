@@ -51,7 +51,12 @@ def labels_of(y: Any) -> Labels:
 def _has_gaps(values: NDArray[Any]) -> bool:
     if values.dtype.kind == "f":
         return bool(np.isnan(values).any())
-    return values.dtype.kind == "O" and any(item is None or item != item for item in values.tolist())
+    return values.dtype.kind == "O" and any(map(_is_gap, values.tolist()))
+
+
+def _is_gap(item: Any) -> bool:
+    differs = item != item  # as nan does from itself; of pandas.NA even that is unknown
+    return item is None or not isinstance(differs, (bool, np.bool_)) or bool(differs)
 
 
 def _plain(objects: NDArray[Any]) -> NDArray[Any]:

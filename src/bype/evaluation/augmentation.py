@@ -18,6 +18,7 @@ from bype.data.order import derive_key
 from bype.data.store import Split, Store
 from bype.data.writer import StoreWriter
 from bype.evaluation.generation import Way, generate_like
+from bype.models.base import LatentModel
 from bype.randomness import generator_for
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun
@@ -79,17 +80,17 @@ def classifier_error(
     for step in range(num_steps):
         rows = order.rows(step)
         x, labels = source.read(rows), torch.from_numpy(train.labels(rows)).long()
-        loss = real_share * _loss(classifier, x, labels)
+        loss = real_share * _loss(classifier, run.model.to_model_units(x), labels)
         if real_share < 1:
             made = generate_like(run.model, x, way, generator=generator_for(seed, "augmentation", step))
             made = (255 * made).round() / 255 if store.manifest.dtype == "uint8" else made
-            loss = loss + (1 - real_share) * _loss(classifier, made, labels)
+            loss = loss + (1 - real_share) * _loss(classifier, run.model.to_model_units(made), labels)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         decay.step()
         report(step + 1, num_steps)
-    return _test_error(classifier, test)
+    return _test_error(classifier, run.model, test)
 
 
 def _classifier(num_inputs: int, num_classes: int, seed: int) -> nn.Module:
@@ -105,10 +106,10 @@ def _loss(classifier: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _test_error(classifier: nn.Module, test: Split) -> float:
+def _test_error(classifier: nn.Module, model: LatentModel, test: Split) -> float:
     source, wrong = StoreSource(test), 0
     for rows in np.array_split(np.arange(len(test), dtype=np.int64), -(-len(test) // 1000)):
-        predicted = classifier(source.read(rows)).argmax(1).numpy()
+        predicted = classifier(model.to_model_units(source.read(rows))).argmax(1).numpy()
         wrong += int((predicted != test.labels(rows)).sum())
     return 100 * wrong / len(test)
 

@@ -14,6 +14,8 @@ from bype.mixtures import NormalMixture
 from bype.models.base import LatentModel
 from bype.randomness import GivenNoise
 
+_NORMAL_KINDS = ("density", "unnormalised")
+"""What the values of normal likelihoods are called; the others are drawn from uniform numbers."""
 Inputs = tuple[Tensor, ...]
 """Of a graph, (B, ...) each. They are one argument, since models differ in how many there are."""
 
@@ -75,10 +77,18 @@ def graphs_of(model: LatentModel, prior: Distribution, latent_dim: int) -> dict[
             (examples, latents, *lower),
             (Port("log_likelihood", (), "log p(x given z), in nats, summed over dimensions"),),
         ),
-        "sampler": Graph(
-            _Sampler(mixture, _Decoder(model)), "new examples from noise", (uniform, noise, *lower), (made,)
-        ),
+        "sampler": _sampler(model, mixture, (uniform, noise, *lower), made),
     }
+
+
+def _sampler(model: LatentModel, mixture: NormalMixture, inputs: tuple[Port, ...], made: Port) -> Graph:
+    """Return the sampler. As in the library, rows of a table have the noise of the likelihood, and images have none."""
+    if len(model.data_shape) == 1 and model.likelihood.value_kind in _NORMAL_KINDS:
+        text = "standard normal, for the noise of each column; zeros leave it out"
+        inputs = *inputs, Port("noise_x", model.data_shape, text)
+        made = Port("examples", model.data_shape, "rows in the units of the data")
+        return Graph(_Sampler(mixture, _NoisyDecoder(model)), "new rows from noise", inputs, (made,))
+    return Graph(_Sampler(mixture, _Decoder(model)), "new examples from noise", inputs, (made,))
 
 
 class _Asked(GivenNoise):
@@ -123,6 +133,21 @@ class _Decoder(nn.Module):
         latents, *lower = inputs
         output = self.model.decode(latents, generator=GivenNoise(*lower))
         return self.model.to_data_units(self.model.unflatten(self.model.likelihood.mean(output)))
+
+
+class _NoisyDecoder(nn.Module):
+    """The same with the noise of the likelihood; its random numbers are the last input."""
+
+    def __init__(self, model: LatentModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        latents, *lower, noise = inputs
+        output = self.model.decode(latents, generator=GivenNoise(*lower))
+        # A normal likelihood asks for standard normal numbers alone.
+        drawn = self.model.likelihood.sample(output, generator=GivenNoise(noise))  # type: ignore[arg-type]
+        return self.model.to_data_units(self.model.unflatten(drawn))
 
 
 class _Likelihood(nn.Module):
@@ -191,7 +216,7 @@ class _Sampler(nn.Module):
     means: Tensor
     scales: Tensor
 
-    def __init__(self, mixture: NormalMixture, decoder: _Decoder) -> None:
+    def __init__(self, mixture: NormalMixture, decoder: nn.Module) -> None:
         super().__init__()
         self.decoder = decoder
         scale = torch.exp(0.5 * mixture.log_variance).float()

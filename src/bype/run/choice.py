@@ -16,6 +16,8 @@ _MANY_EXAMPLES = 20_000
 _DROPOUT = 0.2
 _FEW_ROWS, _DROPOUT_OF_FEW_ROWS = 1_000, 0.5
 """Of tables: a variance that depends on the latents overfits few rows."""
+_EXAMPLES_A_LATENT = 5
+"""With nearly as many latents as examples, a linear model would fit them exactly and leave no noise."""
 _SHIFTS = (1, 2, 4, 8)
 """In pixels, to try one after the other while they help."""
 
@@ -41,14 +43,15 @@ def suitable_config(
     components
         At most this many pseudo-points; a quarter of the training examples, if that is fewer.
     latent_dim
-        The dimensions of the latent space; 40, or half the columns of a table, if left out.
+        The dimensions of the latent space. If left out: 40, or half the columns of a table, and a fifth of the
+        training examples if that is fewer.
     """
     num_train = store.manifest.splits["train"].num_rows
     shape = store.manifest.shape
     is_image = len(shape) == 3
     num_validation = store.manifest.splits["validation"].num_rows if "validation" in store.manifest.splits else 0
     every = "4 percent" if num_validation <= _CHEAP_VALIDATION else "10 percent"
-    usual_dim = 40 if is_image else max(1, min(40, shape[0] // 2))
+    usual_dim = max(1, min(40, num_train // _EXAMPLES_A_LATENT, 40 if is_image else shape[0] // 2))
     num_points = max(min(2, components), min(components, num_train // 4))
     config = TrainingConfig(
         network="dense",

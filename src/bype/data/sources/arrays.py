@@ -14,6 +14,7 @@ from numpy.lib import format as npy_format
 from bype.data.sources.base import (
     CHUNK_BYTES,
     FILL_GAPS,
+    MAX_CLASSES,
     Chunk,
     Pool,
     Source,
@@ -166,8 +167,10 @@ class _Arrays:
         """Check all labels, and return the largest."""
         largest = 0
         for block in self._blocks(name):
-            if block.ndim != 1 or block.dtype.kind not in "iu" or block.min() < 0 or block.max() >= 2**20:
-                raise SourceError(f"{self.path}: labels must be whole numbers of at least 0, one for each example")
+            if block.ndim != 1 or block.dtype.kind not in "iu" or block.min() < 0 or block.max() >= MAX_CLASSES:
+                raise SourceError(
+                    f"{self.path}: labels must be whole numbers from 0 to {MAX_CLASSES - 1:,}, one for each example"
+                )
             largest = max(largest, int(block.max()))
         return largest
 

@@ -11,6 +11,7 @@ import numpy as np
 from bype.data.sources.base import CHUNK_BYTES, Chunk, Pool, Source, SourceError, SourceOptions, numbered
 
 _NUM_VALIDATION = 10_000
+_DIGITS = 10
 
 
 def is_idx_folder(folder: Path) -> bool:
@@ -22,6 +23,7 @@ def open_idx(folder: Path, options: SourceOptions) -> Source:
     """Open MNIST's files: the last 10,000 training images become the validation split, as in the paper."""
     pools = []
     shapes = set()
+    num_classes = _DIGITS
     for prefix, split in (("train", None), ("t10k", "test")):
         images, labels = (_require(folder, f"{prefix}-{kind}") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
         num_images, height, width = _header(images, num_dimensions=3)
@@ -29,6 +31,7 @@ def open_idx(folder: Path, options: SourceOptions) -> Source:
         if num_images != num_labels:
             raise SourceError(f"{images} has {num_images} images, but {labels} has {num_labels} labels")
         shapes.add((1, height, width))
+        num_classes = max(num_classes, _largest_label(labels) + 1)
         num_validation = min(_NUM_VALIDATION, num_images // 2) if split is None else 0
         pools.append(
             Pool(
@@ -41,9 +44,8 @@ def open_idx(folder: Path, options: SourceOptions) -> Source:
         )
     if len(shapes) > 1:
         raise SourceError(f"the images in {folder} have different sizes: {shapes}")
-    return Source(
-        f"IDX files in {folder.name}", shapes.pop(), "uint8", tuple(pools), True, tuple(str(k) for k in range(10))
-    )
+    classes = tuple(str(k) for k in range(num_classes))
+    return Source(f"IDX files in {folder.name}", shapes.pop(), "uint8", tuple(pools), True, classes)
 
 
 def _find(folder: Path, name: str) -> Path | None:
@@ -67,6 +69,12 @@ def _header(path: Path, num_dimensions: int) -> tuple[int, ...]:
             return _read_header(file, path, num_dimensions)
     except (OSError, EOFError) as error:
         raise SourceError(f"cannot read {path}: {error}") from error
+
+
+def _largest_label(path: Path) -> int:
+    with _open(path) as file:
+        (count,) = _read_header(file, path, 1)
+        return max(_exactly(file, count, path), default=0)
 
 
 def _read_header(file: BinaryIO, path: Path, num_dimensions: int) -> tuple[int, ...]:

@@ -22,7 +22,20 @@ from bype.data.sources.base import (
     shares,
 )
 
-_GREY_MODES = {"1", "L", "LA", "I", "I;16", "F"}
+_NUMBERS = {"I", "I;16", "I;16B", "I;16L", "F"}
+"""Modes of pixels that are no bytes."""
+_GREY_MODES = {"1", "L", "LA", *_NUMBERS}
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""How to bring an image upright, by its EXIF tag. Pillow's own function rewrites all tags, and fails at a bad one."""
+_ORIENTATION = 0x0112
 _HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1"}
 _UNREADABLE = (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError, Warning)
 
@@ -182,7 +195,7 @@ def _look(file: Path | BytesIO) -> tuple[str, tuple[int, int]] | str:
     """Return an image's mode and size as displayed, without decoding it; or why it cannot be read."""
     try:
         with _open(file) as image:
-            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+            turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
             mode = image.mode
             if mode in ("P", "PA"):
                 mode = image.palette.mode if image.palette else "RGB"
@@ -195,11 +208,10 @@ def _read_pixels(file: Path | BytesIO, channels: int, size: tuple[int, int] | No
     """Return the pixels (channels, height, width), upright, on a white background; or why they cannot be read."""
     try:
         with _open(file) as opened:
-            image = ImageOps.exif_transpose(opened)
-            if image.mode in ("I", "I;16", "F"):
-                values = np.asarray(image, dtype=np.float64)
-                scale = 255 / 65535 if image.mode != "F" and values.max() > 255 else 1.0
-                image = Image.fromarray(np.clip(values * scale, 0, 255).astype(np.uint8))
+            turn = _TURNS.get(opened.getexif().get(_ORIENTATION, 1))
+            image = opened if turn is None else opened.transpose(turn)
+            if image.mode in _NUMBERS:
+                image = Image.fromarray(_bytes_of(np.asarray(image, dtype=np.float64), image.mode == "F"))
             if "A" in image.getbands() or "transparency" in image.info:
                 image = image.convert("RGBA")
                 paper = Image.new("RGBA", image.size, "white")
@@ -211,6 +223,16 @@ def _read_pixels(file: Path | BytesIO, channels: int, size: tuple[int, int] | No
     except _UNREADABLE as error:
         return _reason(error)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def _bytes_of(values: NDArray[np.float64], are_floats: bool) -> NDArray[np.uint8]:
+    """Return numbers as bytes: floats up to 1 are shares of white; whole numbers above 255 have 16 bits."""
+    highest, scale = values.max(), 1.0
+    if are_floats and highest <= 1:
+        scale = 255.0
+    elif not are_floats and highest > 255:
+        scale = 255 / 65535
+    return np.clip(values * scale, 0, 255).astype(np.uint8)
 
 
 def _reason(error: BaseException) -> str:

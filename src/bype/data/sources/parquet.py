@@ -14,6 +14,8 @@ from bype.data.decode import decode
 from bype.data.files import parse_json
 from bype.data.sources.base import (
     FILL_GAPS,
+    MAX_CLASSES,
+    SPLIT_NAMES,
     Chunk,
     Pool,
     Source,
@@ -29,9 +31,6 @@ from bype.data.sources.image_files import ImageFile, open_image_files
 from bype.suggestions import did_you_mean
 
 _BATCH_ROWS = 1024
-_MAX_CLASSES = 100_000
-_SPLIT_NAMES = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation",
-                "dev": "validation", "test": "test"}  # fmt: skip
 
 
 def is_parquet_folder(folder: Path) -> bool:
@@ -84,15 +83,17 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
 def _split_of(path: Path) -> str | None:
     for part in reversed([*path.parts[:-1], path.stem]):
         for word in re.split(r"[^a-z]+", part.lower()):
-            if word in _SPLIT_NAMES:
-                return _SPLIT_NAMES[word]
+            if word in SPLIT_NAMES:
+                return SPLIT_NAMES[word]
     return None
 
 
 def _classes(values: list[Any], table: "_Table") -> list[str]:
     if table.has_number_labels:
-        if min(values) < 0 or max(values) >= 2**20:
-            raise SourceError(f"column {table.label!r}: labels that are numbers must be whole and at least 0")
+        if min(values) < 0 or max(values) >= MAX_CLASSES:
+            raise SourceError(
+                f"column {table.label!r}: labels that are numbers must be whole, at least 0 and below {MAX_CLASSES:,}"
+            )
         return [str(k) for k in range(max(values) + 1)]
     return sorted(set(values))
 
@@ -189,8 +190,8 @@ class _Table:
             distinct |= set(batch.column(0).to_pylist())
             if None in distinct:
                 raise SourceError(f"{name}: column {self.label!r} has no label in row {first} or one soon after")
-            if len(distinct) > _MAX_CLASSES:
-                raise SourceError(f"column {self.label!r} has over {_MAX_CLASSES} values; choose another --label")
+            if len(distinct) > MAX_CLASSES:
+                raise SourceError(f"column {self.label!r} has over {MAX_CLASSES} values; choose another --label")
         return distinct
 
     def _labels(self, batch: Any, numbers: Mapping[Any, int] | None) -> NDArray[np.int32] | None:

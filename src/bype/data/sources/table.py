@@ -10,6 +10,7 @@ import numpy as np
 from bype.data.sources.base import (
     FILL_GAPS,
     LARGEST_NUMBER,
+    MAX_CLASSES,
     Chunk,
     Pool,
     Source,
@@ -25,7 +26,6 @@ _ENCODE_TEXT = (
     "OneHotEncoder().fit_transform(table)"
 )
 _CHUNK_LINES = 4096
-_MAX_CLASSES = 100_000
 
 
 def open_table(path: Path, options: SourceOptions) -> Source:
@@ -62,12 +62,14 @@ class _Table:
             raise SourceError(f"{path} has no column of features")
         classes: set[str] = set()
         self.num_rows = 0
-        for _, cells in self._lines():
+        for line, cells in self._lines():
             self.num_rows += 1
             if self.label_column is not None:
+                if not cells[self.label_column].strip():
+                    raise SourceError(f"{path}, line {line}: {label!r} is empty; fill it in, or leave the line out")
                 classes.add(cells[self.label_column])
-                if len(classes) > _MAX_CLASSES:
-                    raise SourceError(f"{path}: {label!r} has over {_MAX_CLASSES} values; choose another --label")
+                if len(classes) > MAX_CLASSES:
+                    raise SourceError(f"{path}: {label!r} has over {MAX_CLASSES} values; choose another --label")
         if self.num_rows == 0:
             raise SourceError(f"{path} has no lines below its header")
         self.classes = sorted(classes)
