@@ -213,17 +213,18 @@ def _store(options: _Fit) -> "Store":
         say(f"images are cropped and resized to {chosen.size} x {chosen.size} pixels; --size sets another size")
     options.out.mkdir(parents=True, exist_ok=True)
     _write_request(options)  # before the store, so that no other command can take it for its own
-    with progress_bar("preparing") as report:
-        prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
-    say_skipped(prepared.skipped)
+    try:
+        with progress_bar("preparing") as report:
+            prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
+        say_skipped(prepared.skipped)
+        _require_enough(Store(folder))
+    except Exception:
+        shutil.rmtree(folder, ignore_errors=True)  # the same command shall read the data again, once they are mended
+        (options.out / _REQUEST).unlink()
+        raise
     counts = ", ".join(f"{split.num_rows:,} {name}" for name, split in prepared.manifest.splits.items())
     skipped = f"; {len(prepared.skipped)} files were skipped, see above" if prepared.skipped else ""
     say(f"{prepared.manifest.source}: {counts}{skipped}")
-    try:
-        _require_enough(Store(folder))
-    except UsageError:
-        shutil.rmtree(folder)  # the same command shall read the data again, once there are more
-        raise
     return Store(folder)
 
 
