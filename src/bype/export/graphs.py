@@ -87,7 +87,7 @@ def _sampler(model: LatentModel, mixture: NormalMixture, inputs: tuple[Port, ...
         text = "standard normal, for the noise of each column; zeros leave it out"
         inputs = *inputs, Port("noise_x", model.data_shape, text)
         made = Port("examples", model.data_shape, "rows in the units of the data")
-        return Graph(_Sampler(mixture, _NoisyDecoder(model)), "new rows from noise", inputs, (made,))
+        return Graph(_Sampler(mixture, _Decoder(model, draws=True)), "new rows from noise", inputs, (made,))
     return Graph(_Sampler(mixture, _Decoder(model)), "new examples from noise", inputs, (made,))
 
 
@@ -125,29 +125,21 @@ class _Encoder(nn.Module):
 
 
 class _Decoder(nn.Module):
-    def __init__(self, model: LatentModel) -> None:
+    """Examples from latents: the mean of the likelihood, or a draw from it, whose noise is then the last input."""
+
+    def __init__(self, model: LatentModel, draws: bool = False) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.draws = model, draws
 
     def forward(self, inputs: Inputs) -> Tensor:
         latents, *lower = inputs
+        noise = GivenNoise(lower.pop()) if self.draws else None
         output = self.model.decode(latents, generator=GivenNoise(*lower))
-        return self.model.to_data_units(self.model.unflatten(self.model.likelihood.mean(output)))
-
-
-class _NoisyDecoder(nn.Module):
-    """The same with the noise of the likelihood; its random numbers are the last input."""
-
-    def __init__(self, model: LatentModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs: Inputs) -> Tensor:
-        latents, *lower, noise = inputs
-        output = self.model.decode(latents, generator=GivenNoise(*lower))
-        # A normal likelihood asks for standard normal numbers alone.
-        drawn = self.model.likelihood.sample(output, generator=GivenNoise(noise))  # type: ignore[arg-type]
-        return self.model.to_data_units(self.model.unflatten(drawn))
+        if noise is None:
+            made = self.model.likelihood.mean(output)
+        else:  # a normal likelihood asks for standard normal numbers alone
+            made = self.model.likelihood.sample(output, generator=noise)  # type: ignore[arg-type]
+        return self.model.to_data_units(self.model.unflatten(made))
 
 
 class _Likelihood(nn.Module):
@@ -216,7 +208,7 @@ class _Sampler(nn.Module):
     means: Tensor
     scales: Tensor
 
-    def __init__(self, mixture: NormalMixture, decoder: nn.Module) -> None:
+    def __init__(self, mixture: NormalMixture, decoder: _Decoder) -> None:
         super().__init__()
         self.decoder = decoder
         scale = torch.exp(0.5 * mixture.log_variance).float()
