@@ -41,7 +41,7 @@ def words(store: Path, run: Path, *flags: str, limit: str = "avx2") -> list[str]
 
 
 # Before each checkpoint the processes compare checksums of all their numbers, so a run that ends held one model.
-@pytest.mark.parametrize("name", ["exemplar, nearest", "psvi", "tracking"])
+@pytest.mark.parametrize("name", ["psvi", "tracking"])  # the slow test below takes all
 def test_an_older_processor_changes_nothing_of_the_agreement(labelled_store, tmp_path, name):
     finish(words(labelled_store, tmp_path / "run", *TINY, *RULES[name]))
 

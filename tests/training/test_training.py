@@ -374,7 +374,7 @@ def test_who_is_asked_to_stop_in_the_last_step_has_finished(store, tmp_path, mon
 def test_signals_save_and_leave_and_the_same_command_goes_on(store, tmp_path, number):
     arguments = ("--components", "10", "--latent-dim", "3", "--hidden", "8", "--batch-size", "25", "--rule", "frozen")
     run = tmp_path / "run"
-    spans = ("--length", "800 steps", "--validate-every", "50 steps", "--checkpoint-every", "800 steps")
+    spans = ("--length", "400 steps", "--validate-every", "50 steps", "--checkpoint-every", "400 steps")
     words = command(store, run, *arguments, *spans, "--patience", "0 epochs")
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         while not (run / "metrics.jsonl").exists() or not metrics(run):
@@ -385,7 +385,7 @@ def test_signals_save_and_leave_and_the_same_command_goes_on(store, tmp_path, nu
     assert "To resume, run the same command" in out
     status = json.loads((run / "status.json").read_text())
     assert status["state"] == "stopped"
-    assert 0 < status["step"] < 800
+    assert 0 < status["step"] < 400
     assert (run / "checkpoints" / str(status["step"])).is_dir()
     finish(words)
     finish(command(store, tmp_path / "whole", *words[words.index("--components") :]))

@@ -13,9 +13,9 @@ from bype.run.config import TrainingConfig
 MAX_COMPONENTS = 500
 _CHEAP_VALIDATION = 2000
 _MANY_EXAMPLES = 20_000
-_DROPOUT = 0.2
-_FEW_ROWS, _DROPOUT_OF_FEW_ROWS = 1_000, 0.5
-"""Of tables: a variance that depends on the latents overfits few rows."""
+_DROPOUT_OF_IMAGES = 0.2
+_FEW_ROWS, _DROPOUT_OF_FEW_ROWS = 500, 0.5
+"""Of tables: a variance that depends on the latents overfits few rows. With more rows dropout does harm."""
 _EXAMPLES_A_LATENT = 5
 """With nearly as many latents as examples, a linear model would fit them exactly and leave no noise."""
 _SHIFTS = (1, 2, 4, 8)
@@ -74,9 +74,9 @@ def suitable_config(
 
 
 def _dropout(num_train: int, is_image: bool) -> float:
-    if num_train >= _MANY_EXAMPLES:
-        return 0.0
-    return _DROPOUT if is_image or num_train >= _FEW_ROWS else _DROPOUT_OF_FEW_ROWS
+    if is_image:
+        return _DROPOUT_OF_IMAGES if num_train < _MANY_EXAMPLES else 0.0
+    return _DROPOUT_OF_FEW_ROWS if num_train < _FEW_ROWS else 0.0
 
 
 def _with_augmentation(config: TrainingConfig, store: Store) -> TrainingConfig:
