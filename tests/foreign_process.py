@@ -74,7 +74,7 @@ def work(case: str, store: Path, folder: Path, device: str) -> None:
 
 def work_on_a_table(store: Path, folder: Path, device: str) -> None:
     """Train on a table as ``bype fit`` does, and do all that one does with the run afterwards."""
-    config = TrainingConfig(**{**SMALL, "network": "dense", "likelihood": "conditional-gaussian"})
+    config = TrainingConfig(**{**SMALL, "network": "dense", "likelihood": "robust-gaussian"})
     train(config, store, folder, device=device)
     run = TrainedRun.open(folder, device=device)
     evaluate(run, "validation", density=DensityOptions(num_samples=20, num_images=20), with_baseline=True)

@@ -16,6 +16,7 @@ from bype.likelihoods import (
     LearnedGaussian,
     Likelihood,
     LinearLikelihood,
+    RobustGaussian,
     SquaredError,
 )
 
@@ -131,6 +132,48 @@ def test_the_conditional_gaussian_against_scipy_and_its_samples_against_it():
     # means to five standard errors, variances of 100,000 draws to two percent
     assert bool(((drawn.mean(0) - output[:2]).abs() < 5 * (variances / 100_000).sqrt()).all())
     assert torch.allclose(drawn.var(0), variances, rtol=0.02)
+
+
+def robust(share: float) -> RobustGaussian:
+    likelihood = RobustGaussian(2, floor=1e-3).double()
+    likelihood.start(torch.tensor([0.01, 0.5], dtype=F64))
+    with torch.no_grad():
+        likelihood.log_odds.fill_(math.log(share / (1 - share)))
+    return likelihood
+
+
+def test_the_robust_gaussian_against_scipy():
+    share, output = 0.05, torch.tensor([1.0, -2.0, 0.3, -0.4], dtype=F64)
+    x = torch.randn(50, 2, generator=torch.Generator().manual_seed(0), dtype=F64)
+    expected = torch.zeros(50, dtype=F64)
+    for column, (mean, change, variance) in enumerate([(1.0, 0.3, 0.01), (-2.0, -0.4, 0.5)]):
+        spread = math.sqrt(1e-3 + (variance - 1e-3) * math.exp(change))
+        right = stats.norm.pdf(x[:, column], mean, spread)
+        expected += torch.from_numpy((1 - share) * right + share * stats.norm.pdf(x[:, column], 0, 3)).log()
+    torch.testing.assert_close(robust(share).log_prob(x, output), expected)
+
+
+def test_one_wrong_number_costs_a_robust_gaussian_little_and_moves_nothing():
+    output = torch.tensor([0.0, 0.0, -9.0, -9.0], dtype=F64, requires_grad=True)
+    right, wrong = torch.zeros(2, dtype=F64), torch.tensor([0.0, 2.0], dtype=F64)
+    likelihood = robust(1e-3)
+    plain = ConditionalGaussian(2, mean_range=None, floor=1e-3).double()
+    plain.start(torch.tensor([0.01, 0.5], dtype=F64))
+    costs = [kind.log_prob(right, output) - kind.log_prob(wrong, output) for kind in (likelihood, plain)]
+    assert 0 < costs[0] < 15
+    assert costs[1] > 1000
+    (gradient,) = torch.autograd.grad(likelihood.log_prob(wrong, output), output)
+    assert gradient[1].abs() < 1e-3  # the mean is not drawn to a wrong number
+
+
+def test_without_wrong_numbers_the_robust_gaussian_is_the_conditional_one():
+    plain = ConditionalGaussian(2, mean_range=None, floor=1e-3).double()
+    plain.start(torch.tensor([0.01, 0.5], dtype=F64))
+    x, output = torch.randn(5, 2, dtype=F64), torch.randn(7, 5, 4, dtype=F64)
+    likelihood = robust(1e-300)
+    torch.testing.assert_close(likelihood.log_prob(0.1 * x, 0.1 * output), plain.log_prob(0.1 * x, 0.1 * output))
+    seeds = [torch.Generator().manual_seed(3) for _ in range(2)]
+    assert torch.equal(likelihood.sample(output, generator=seeds[0]), plain.sample(output, generator=seeds[1]))
 
 
 def test_without_a_change_the_conditional_gaussian_is_the_learned_one():

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         DiscretisedLogistic,
         FixedGaussian,
         LearnedGaussian,
+        RobustGaussian,
         SquaredError,
     )
     from bype.models import VAE, HierarchicalVAE, conv_hvae, mlp_hvae, mlp_vae, residual_vae
@@ -70,6 +71,7 @@ _HOMES = {
         "DiscretisedLogistic",
         "FixedGaussian",
         "LearnedGaussian",
+        "RobustGaussian",
         "SquaredError",
     ),
     "bype.export.onnx": ("export_onnx",),
@@ -129,6 +131,7 @@ __all__ = [
     "Pseudocoreset",
     "PseudocoresetPrior",
     "RestartedAdam",
+    "RobustGaussian",
     "Rule",
     "SquaredError",
     "TensorSource",

@@ -257,7 +257,7 @@ def test_a_classifier_of_rows_sees_scaled_columns(tmp_path):
     cancer = load_breast_cancer()
     np.savez(tmp_path / "x.npz", x=cancer.data.astype(np.float32), y=cancer.target)
     prepare(tmp_path / "x.npz", tmp_path / "store")
-    config = small_config(network="dense", likelihood="conditional-gaussian", latent_dim=4, length="1 epoch")
+    config = small_config(network="dense", likelihood="robust-gaussian", latent_dim=4, length="1 epoch")
     train(config, tmp_path / "store", tmp_path / "run")
     run = TrainedRun.open(tmp_path / "run")
     assert classifier_error(run, run.store(), "posterior", 1.0, epochs=5) < 15

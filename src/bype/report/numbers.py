@@ -21,6 +21,7 @@ _LIKELIHOODS = {
     "learned-gaussian": "Gaussian with a learned variance",
     "diagonal-gaussian": "Gaussian with a learned variance for each column",
     "conditional-gaussian": "Gaussian whose variances depend on the latents",
+    "robust-gaussian": "Gaussian whose variances depend on the latents, with room for wrong numbers",
     "gaussian": "Gaussian",
     "bernoulli": "Bernoulli",
     "discretised-logistic": "discretised logistic",

@@ -17,6 +17,7 @@ from bype.likelihoods import (
     FixedGaussian,
     LearnedGaussian,
     Likelihood,
+    RobustGaussian,
     SquaredError,
 )
 from bype.models import LatentModel, conv_hvae, dense_vae, mlp_hvae, mlp_vae, residual_vae
@@ -78,8 +79,10 @@ def require_fitting(config: TrainingConfig, shape: tuple[int, ...], num_train: i
         raise ConfigError("flips and shifts are for images; leave them out")
     if config.likelihood in ("bernoulli", "discretised-logistic") and not is_image:
         raise ConfigError(f"the likelihood {config.likelihood} is for pixels; for features choose learned-gaussian")
-    if config.likelihood == "conditional-gaussian" and config.network != "dense":
-        raise ConfigError("the likelihood conditional-gaussian needs the network dense")
+    if config.likelihood in ("conditional-gaussian", "robust-gaussian") and config.network != "dense":
+        raise ConfigError(f"the likelihood {config.likelihood} needs the network dense")
+    if config.likelihood == "robust-gaussian" and (is_image or not config.scale_columns):
+        raise ConfigError("the likelihood robust-gaussian is for tables whose columns are scaled; leave one out")
     if config.likelihood == "bernoulli" and config.network == "dense":
         raise ConfigError("the network dense starts from the mean of pixels, not logits; for bernoulli choose vae")
     starts_at_examples = {"bype": config.points_start, "vamp": config.vamp_start}.get(config.prior) == "examples"
@@ -173,6 +176,8 @@ def _build_likelihood(config: TrainingConfig, shape: tuple[int, ...]) -> Likelih
         case "conditional-gaussian":
             floor = QUANTISATION_VARIANCE if is_image else COLUMN_FLOOR
             return ConditionalGaussian(math.prod(shape), mean_range, floor)
+        case "robust-gaussian":
+            return RobustGaussian(math.prod(shape), COLUMN_FLOOR)
         case "bernoulli":
             return Bernoulli()
         case "discretised-logistic":

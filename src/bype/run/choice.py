@@ -13,9 +13,8 @@ from bype.run.config import TrainingConfig
 MAX_COMPONENTS = 500
 _CHEAP_VALIDATION = 2000
 _MANY_EXAMPLES = 20_000
-_DROPOUT_OF_IMAGES = 0.2
-_FEW_ROWS, _DROPOUT_OF_FEW_ROWS = 500, 0.5
-"""Of tables: a variance that depends on the latents overfits few rows. With more rows dropout does harm."""
+_DROPOUT = 0.2
+"""Of images that are not many. It does harm to tables: their likelihood is sharp, and robust by itself."""
 _EXAMPLES_A_LATENT = 5
 """With nearly as many latents as examples, a linear model would fit them exactly and leave no noise."""
 _SHIFTS = (1, 2, 4, 8)
@@ -55,13 +54,13 @@ def suitable_config(
     num_points = max(min(2, components), min(components, num_train // 4))
     config = TrainingConfig(
         network="dense",
-        likelihood="learned-gaussian" if is_image else "conditional-gaussian",
+        likelihood="learned-gaussian" if is_image else "robust-gaussian",
         components=num_points,
         labelled=2 <= len(store.manifest.classes) <= num_points // 2,
         batch_size=min(100, max(8, num_train // 5)),
         latent_dim=usual_dim if latent_dim is None else latent_dim,
         learning_rate=2e-3,
-        dropout=_dropout(num_train, is_image),
+        dropout=_DROPOUT if is_image and num_train < _MANY_EXAMPLES else 0.0,
         decay=True,
         length=length,
         warm_up="0 epochs",
@@ -71,12 +70,6 @@ def suitable_config(
         seed=seed,
     )
     return _with_augmentation(config, store) if is_image else config
-
-
-def _dropout(num_train: int, is_image: bool) -> float:
-    if is_image:
-        return _DROPOUT_OF_IMAGES if num_train < _MANY_EXAMPLES else 0.0
-    return _DROPOUT_OF_FEW_ROWS if num_train < _FEW_ROWS else 0.0
 
 
 def _with_augmentation(config: TrainingConfig, store: Store) -> TrainingConfig:

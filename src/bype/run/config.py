@@ -16,6 +16,7 @@ LikelihoodName = Literal[
     "learned-gaussian",
     "diagonal-gaussian",
     "conditional-gaussian",
+    "robust-gaussian",
     "bernoulli",
     "discretised-logistic",
 ]
