@@ -26,9 +26,9 @@ _LARGEST_CHANGE = 10.0
 """The largest change of a log-variance by z, so that no latent makes it infinite."""
 
 _WRONG = 1e-3
-"""How many numbers are taken to be wrong, at the start."""
+"""The share of wrong numbers that a robust likelihood starts with."""
 _VARIANCE_OF_WRONG = 3.0**2
-"""In data of variance 1."""
+"""The variance of wrong numbers, in data of variance 1."""
 
 
 class Likelihood(nn.Module, ABC):
@@ -305,12 +305,13 @@ class ConditionalGaussian(Likelihood):
 
 
 class RobustGaussian(ConditionalGaussian):
-    r"""The same for standardised numbers, some of which are wrong: with a small probability, z says nothing about one.
+    r"""A :class:`ConditionalGaussian` for data of mean 0 and variance 1, in which a few numbers are wrong.
 
     .. math:: p(x_i \mid z) = (1 - \epsilon_i) \, N(x_i; \mu_i(z), \sigma_i^2(z)) + \epsilon_i \, N(x_i; 0, 3^2)
 
-    Where z says almost exactly what a number is, a single wrong one costs a plain Gaussian thousands of nats. The
-    probabilities are learned, from 0.001 on. Examples are drawn without wrong numbers.
+    Where z says almost exactly what a number is, a single wrong one costs a plain Gaussian thousands of nats. Here z
+    says nothing about a wrong number. The probabilities of wrong numbers start at 0.001 and are learned. Examples are
+    drawn without wrong numbers.
 
     Parameters
     ----------

@@ -82,7 +82,9 @@ def require_fitting(config: TrainingConfig, shape: tuple[int, ...], num_train: i
     if config.likelihood in ("conditional-gaussian", "robust-gaussian") and config.network != "dense":
         raise ConfigError(f"the likelihood {config.likelihood} needs the network dense")
     if config.likelihood == "robust-gaussian" and (is_image or not config.scale_columns):
-        raise ConfigError("the likelihood robust-gaussian is for tables whose columns are scaled; leave one out")
+        raise ConfigError(
+            "the likelihood robust-gaussian is for tables with --scale-columns True; else choose conditional-gaussian"
+        )
     if config.likelihood == "bernoulli" and config.network == "dense":
         raise ConfigError("the network dense starts from the mean of pixels, not logits; for bernoulli choose vae")
     starts_at_examples = {"bype": config.points_start, "vamp": config.vamp_start}.get(config.prior) == "examples"
