@@ -1,8 +1,9 @@
-"""Is the time kept that is asked for? Train as ``bype fit`` does, idle and with another process on every core.
+"""Is the time kept that is asked for? Train as ``bype fit`` does: each store alone, then all of them at once.
 
-Run from the root of the repository, while nothing else runs: ``python benchmarks/budget.py STORE [STORE ...]``. It
-takes twice the minutes that it asks for, for each store. The time of a training is that between the first step and the
-end, with validation and checkpoints.
+Run from the root of the repository, while nothing else runs: ``python benchmarks/budget.py STORE STORE``. Each training
+uses every core, so two at once have half of the machine each. It takes the minutes that it asks for once for each store
+and once for all of them. The time of a training is that between the first step and the end, with validation and
+checkpoints.
 """
 
 import argparse
@@ -11,9 +12,9 @@ import os
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from bype.data.store import Store
 from bype.run.choice import length_of, suitable_config
@@ -21,30 +22,34 @@ from bype.training import loop
 from measure import machine
 
 
-def burn(until: float) -> None:
-    """Keep a core busy."""
-    torch.set_num_threads(1)
-    x = torch.rand(300, 300)
-    while time.time() < until:
-        x = (x @ x).clamp_(0, 1)
-
-
-def seconds_of(store: Path, minutes: float, out: Path) -> float:
-    """Train, and return the seconds between the first step and the end."""
+def seconds_of(store: Path, minutes: float, barrier: Any = None) -> float:
+    """Train, and return the seconds between the first step and the end; wait for the others at a barrier before."""
     trainer = loop.Trainer
     began = []
 
     class Timed(trainer):  # type: ignore[valid-type, misc]
         def run(self) -> loop.Outcome:
+            if barrier is not None:
+                barrier.wait()
             began.append(time.monotonic())
             return super().run()
 
     loop.Trainer = Timed  # type: ignore[misc]
     try:
-        loop.train(suitable_config(Store(store), length_of(minutes), 0), store, out)
+        with tempfile.TemporaryDirectory() as folder:
+            loop.train(suitable_config(Store(store), length_of(minutes), 0), store, Path(folder) / "run")
+            return time.monotonic() - began[0]
     finally:
         loop.Trainer = trainer  # type: ignore[misc]
-    return time.monotonic() - began[0]
+
+
+def seconds_at_once(stores: list[Path], minutes: float) -> list[float]:
+    """Train on all stores at the same time, each in a process of its own."""
+    with multiprocessing.get_context("spawn").Manager() as manager:
+        barrier = manager.Barrier(len(stores))
+        with ProcessPoolExecutor(len(stores), multiprocessing.get_context("spawn")) as pool:
+            found = [pool.submit(seconds_of, store, minutes, barrier) for store in stores]
+            return [each.result() for each in found]
 
 
 def main() -> int:
@@ -52,28 +57,19 @@ def main() -> int:
     parser.add_argument("stores", type=Path, nargs="+", help="train on these stores")
     parser.add_argument("--minutes", type=float, nargs="+", default=[1, 2.5, 10], help="ask for these times")
     options = parser.parse_args()
-    print(
-        f"{machine()}\n\n| examples | minutes asked for | machine | training time, s | of what was asked for |",
-        flush=True,
-    )
+    print(f"{machine()}\n", flush=True)
+    print("| examples | minutes asked for | machine | training time, s | of what was asked for |", flush=True)
     print("| --- | --- | --- | --- | --- |", flush=True)
-    for store in options.stores:
-        count = len(Store(store).split("train"))
-        for minutes in options.minutes:
-            for is_busy in (False, True):
-                burners = [
-                    multiprocessing.Process(target=burn, args=(time.time() + 3600,), daemon=True)
-                    for _ in range(os.cpu_count() or 1 if is_busy else 0)
-                ]
-                for burner in burners:
-                    burner.start()
-                with tempfile.TemporaryDirectory() as folder:
-                    seconds = seconds_of(store, minutes, Path(folder) / "run")
-                for burner in burners:
-                    burner.kill()
-                state = "busy" if is_busy else "idle"
-                share = seconds / (60 * minutes)
-                print(f"| {count:,} | {minutes:g} | {state} | {seconds:.1f} | {100 * share:.0f} % |", flush=True)
+
+    def report(store: Path, minutes: float, state: str, seconds: float) -> None:
+        count, share = len(Store(store).split("train")), seconds / (60 * minutes)
+        print(f"| {count:,} | {minutes:g} | {state} | {seconds:.1f} | {100 * share:.0f} % |", flush=True)
+
+    for minutes in options.minutes:
+        for store in options.stores:
+            report(store, minutes, "idle", seconds_of(store, minutes))
+        for store, seconds in zip(options.stores, seconds_at_once(options.stores, minutes), strict=True):
+            report(store, minutes, "busy", seconds)
     return 0
 
 

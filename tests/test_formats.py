@@ -9,6 +9,7 @@ import pytest
 
 from bype.cli import main
 from bype.data.manifest import Manifest
+from bype.data.origins import Origins
 from bype.data.store import Store
 from bype.estimator.fitted import About
 from bype.evaluation import embedding
@@ -100,6 +101,7 @@ def test_the_page_about_the_source_names_the_version_of_each_format():
     assert {name.strip(): int(number) for _, name, number, *_ in (row.split("|") for row in rows)} == {
         "run directory": directory.FORMAT_VERSION,
         "store": version(Manifest),
+        "`origins.json` of a store": version(Origins),
         "`evaluation.json`": version(Results),
         "ONNX export": onnx.FORMAT_VERSION,
         "`audit.json`": version(Audit),

@@ -6,6 +6,7 @@ from PIL import Image
 
 import bype
 from bype.cli import main
+from bype.data.origins import name_examples
 from bype.data.store import Store
 from bype.report.contents import gather
 
@@ -68,7 +69,8 @@ def test_images_of_floats_are_shown_with_their_neighbours(tmp_path, channels):
     contents = gather(tmp_path / "run", "run")
     unusual = contents.unusual[0]
     split = Store(tmp_path / "run" / "store").split("validation")
-    expected = np.floor(256 * split.read(np.array([unusual.row]))[0]).transpose(1, 2, 0)
+    names = name_examples(np.arange(len(split)), split.origins(np.arange(len(split))))
+    expected = np.floor(256 * split.read(np.array([names.index(unusual.name)]))[0]).transpose(1, 2, 0)
     assert np.array_equal(np.asarray(unusual.picture).reshape(8, 8, channels), expected)
 
 

@@ -142,7 +142,7 @@ def test_a_corrupted_row_is_the_least_likely_and_its_column_is_named(column, tra
     assert main([*words, str(tmp_path / "scores.csv")]) == 0
     name = run.data.names[column]
     first = capsys.readouterr().out.split("row ")[1]
-    assert first.startswith("11:")
+    assert first.startswith("11 of the source: log p(x)")
     assert f"by {name}," in first
     lines = list(csv.DictReader((tmp_path / "scores.csv").read_text().splitlines()))
     assert min(lines, key=lambda line: float(line["log_likelihood"]))["column_1"] == name
@@ -159,7 +159,7 @@ def test_files_hold_the_same_scores_and_nothing_is_overwritten(bype_run, tmp_pat
     arrays, table = np.load(paths[1]), parquet.read_table(paths[2])
     expected = score_examples(TrainedRun.open(bype_run), "test", options=ScoreOptions(3, 40))
     assert set(arrays.files) == set(table.column_names) == set(lines[0])
-    for name in ("row", "log_likelihood", "percentile", "log_ratio"):
+    for name in ("row", "source", "log_likelihood", "percentile", "log_ratio"):
         wanted = expected.as_columns()[name]
         np.testing.assert_array_equal(arrays[name], wanted)
         np.testing.assert_array_equal(table[name].to_numpy(), wanted)

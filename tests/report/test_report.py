@@ -15,16 +15,19 @@ from PIL import Image
 
 from bype.cli import main
 from bype.data.examples import StoreSource, spread_rows
+from bype.data.prepare import prepare
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.generation import interpolate, reconstruct
 from bype.evaluation.outliers import ScoreOptions, score_examples
 from bype.plates import grid, plate, to_bytes
+from bype.pseudocoreset.settings import TrackingSettings
 from bype.report.charts import Series, histogram, line_chart, scatter, ticks
 from bype.report.contents import gather
 from bype.report.markup import element
 from bype.report.page import render
 from bype.run.opened import TrainedRun
+from small_runs import small_run
 
 VOID = {"meta", "img"}
 
@@ -140,11 +143,11 @@ def test_the_least_likely_examples_are_shown_with_their_scores(evaluated):
     run = TrainedRun.open(evaluated)
     found = score_examples(run, "test", options=ScoreOptions(20, 500))
     worst = found.least_likely(8)
-    assert [example.row for example in contents.unusual] == found.rows[worst].tolist()
+    assert [example.name for example in contents.unusual] == [found.name_of(place) for place in worst]
     text = " ".join(checked(page).texts)
     assert f"{found.log_likelihood[worst[0]]:,.1f}".replace("-", "−") in text
     assert "Of 75 test examples." in text
-    picture = pictures(page)[f"Row {found.rows[worst[3]]}, first"]
+    picture = pictures(page)[f"{found.name_of(worst[3])}, first"]
     assert np.array_equal(picture, run.store().split("test").read(found.rows[worst[3:4]])[0, 0])
 
 
@@ -276,3 +279,14 @@ def test_samples_on_the_page_do_not_change_from_call_to_call(evaluated):
     first, second = (pictures(render([gather(evaluated, "a")])) for _ in range(2))
     assert np.array_equal(first["Samples, a"], second["Samples, a"])
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_the_page_says_when_it_does_not_show_all_classes(labelled, tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (300, 1, 6, 6), dtype=np.uint8)
+    np.savez(tmp_path / "x.npz", x=images, y=np.arange(300) % 25)
+    prepare(tmp_path / "x.npz", tmp_path / "store")
+    small_run(tmp_path / "run", tmp_path / "store", labelled=labelled, components=25, rule=TrackingSettings())
+    text = " ".join(checked(render([gather(tmp_path / "run", "run")])).texts)
+    assert f"The {'first' if labelled else 'heaviest'} 20 of 25 classes are shown." in text

@@ -13,7 +13,7 @@ class _Embed:
     run: RunFolder
     """Open this run directory"""
     out: Path
-    """Write part-000000.npz and so on to this folder: ids, means and labels of 16,384 examples each"""
+    """Write part-000000.npz and so on to this folder: ids, sources, means and labels of 16,384 examples each"""
     data: MaybePath = None
     """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None

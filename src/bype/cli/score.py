@@ -72,9 +72,15 @@ def score(words: list[str]) -> int:
     print("new examples get smaller percentiles, and much smaller ones if the model is overfitted")
     print("the least likely (compare the other scores: log p(x) alone ranks some outliers high):")
     least = found.least_likely(_SHOWN)
-    result(file=options.out, split=split.name, examples=len(found.rows), least_likely=found.rows[least].tolist())
+    result(
+        file=options.out,
+        split=split.name,
+        examples=len(found.rows),
+        least_likely=found.rows[least].tolist(),
+        least_likely_sources=None if found.origins is None else [found.origins[place] for place in least],
+    )
     for place in least:
-        line = f"  row {found.rows[place]}: log p(x) {found.log_likelihood[place]:.2f}"
+        line = f"  {found.name_of(place)}: log p(x) {found.log_likelihood[place]:.2f}"
         line += f", percentile {found.percentile[place]:.1f}, log ratio {found.log_ratio[place]:+.2f}"
         if found.columns is not None:
             line += ", by " + ", ".join(_named(k, run.data.names) for k in found.columns[place])

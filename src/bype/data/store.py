@@ -18,6 +18,7 @@ from bype.data.decode import decode_file
 from bype.data.files import READ_FLAGS, FileError
 from bype.data.manifest import DTYPES, LABEL_DTYPE, Manifest, Shard, StoreError
 from bype.data.order import Rows
+from bype.data.origins import origins_of, verify_origins
 from bype.suggestions import did_you_mean
 from bype.system import open_file, read_at, will_read
 
@@ -32,6 +33,7 @@ class Split:
     def __init__(self, folder: Path, manifest: Manifest, name: str) -> None:
         self.name = name
         self.shape = manifest.shape
+        self._folder = folder
         self._dtype = DTYPES[manifest.dtype]
         self._content = manifest.splits[name]
         self._row_bytes = manifest.row_bytes
@@ -69,6 +71,11 @@ class Split:
             raise StoreError(f"split {self.name} has no labels")
         self._check(rows)
         return self._read(self._label_files, rows, LABEL_DTYPE.itemsize).view(LABEL_DTYPE).reshape(-1)
+
+    def origins(self, rows: Rows) -> list[str] | None:
+        """Return where examples came from: image files, or rows of the source; ``None`` if the store does not know."""
+        self._check(rows)
+        return origins_of(self._folder, self.name, rows)
 
     def will_need(self, first_row: int, num_rows: int) -> None:
         """Tell the system that these rows will be read soon, so that it reads them in sequence."""
@@ -167,3 +174,4 @@ class Store:
                     raise StoreError(
                         f"{self.folder / shard.name} has changed since it was written; prepare the data again"
                     )
+        verify_origins(self.folder)

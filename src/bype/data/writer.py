@@ -4,6 +4,7 @@ import hashlib
 import math
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from bype.data.files import write_synced
 from bype.data.manifest import DTYPES, LABEL_DTYPE, SPLITS, Manifest, Shard, SplitManifest, require, shard_name
+from bype.data.origins import OriginsWriter
 from bype.system import sync_folder
 
 _SHARD_BYTES = 2**28
@@ -41,6 +43,7 @@ class StoreWriter:
         self._has_labels = has_labels
         self._shards: dict[str, dict[str, list[Shard]]] = {}
         self._open: dict[tuple[str, str], _ShardWriter] = {}
+        self._origins = OriginsWriter(self._partial)
         self.manifest: Manifest | None = None
 
     def __enter__(self) -> Self:
@@ -50,8 +53,14 @@ class StoreWriter:
         self._partial.mkdir(parents=True)
         return self
 
-    def append(self, split: str, rows: NDArray[Any], labels: NDArray[Any] | None = None) -> None:
-        """Add examples (n, *shape) and their labels (n,) to a split."""
+    def append(
+        self,
+        split: str,
+        rows: NDArray[Any],
+        labels: NDArray[Any] | None = None,
+        origins: Sequence[str] | None = None,
+    ) -> None:
+        """Add examples (n, *shape) to a split, with their labels (n,) and where each of them came from."""
         if rows.shape[1:] != self._shape or rows.dtype != DTYPES[self._dtype]:
             raise ValueError(f"rows must be {self._dtype} of shape {self._shape}, not {rows.dtype} of {rows.shape[1:]}")
         if self._has_labels:
@@ -62,6 +71,8 @@ class StoreWriter:
         self._write(split, "rows", np.ascontiguousarray(rows).reshape(len(rows), -1))
         if self._has_labels and labels is not None:
             self._write(split, "labels", labels.astype(LABEL_DTYPE).reshape(-1, 1))
+        if origins is not None:
+            self._origins.append(split, origins)
 
     def _write(self, split: str, kind: str, rows: NDArray[Any]) -> None:
         rows_per_shard = max(1, _SHARD_BYTES // (math.prod(self._shape) * DTYPES[self._dtype].itemsize))
@@ -86,6 +97,7 @@ class StoreWriter:
         try:
             for key in list(self._open):
                 self._close(*key)
+            self._origins.close()
             if error is None:
                 self._finish()
         except BaseException:
@@ -102,6 +114,7 @@ class StoreWriter:
             if (kinds := self._shards.get(name))
         }
         self.manifest = Manifest(self._shape, self._dtype, self._classes, self._names, self._source, splits)
+        self._origins.finish({name: split.num_rows for name, split in splits.items()})
         write_synced(self._partial / "manifest.json", self.manifest.to_bytes())
         self._partial.rename(self._folder)
         sync_folder(self._folder.parent)

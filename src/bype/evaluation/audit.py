@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bype.data.decode import decode_file
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.files import FileError, to_json, write_atomic
+from bype.data.origins import name_examples
 from bype.data.scaling import Scaling
 from bype.evaluation.evaluate import Stage, silent
 from bype.evaluation.generation import sample
@@ -140,6 +141,8 @@ class Shown:
     kind: str
     made: NDArray[np.float32]
     real: NDArray[np.float32]
+    names: list[str]
+    """Of the training examples: their files or rows in the source, or else their rows in the split."""
 
 
 @torch.no_grad()
@@ -168,7 +171,8 @@ def audit_run(
     if name is None:
         raise RunError(f"{store.folder} has no test or validation split; an audit compares with held-out examples")
     held_out = StoreSource(store.split(name))
-    train = StoreSource(store.split("train"))
+    train_split = store.split("train")
+    train = StoreSource(train_split)
     scaling = _scaling(run, train)
     is_table = len(run.data.shape) == 1
     drawn = sample(run.model, num_samples, generator=generator_for(0, "audit"))
@@ -190,7 +194,9 @@ def audit_run(
     for kind, group in zip(made, others, strict=True):
         order = np.argsort(group.ratio, kind="stable")[:_PAIRS]
         groups.append(_closeness(kind, group, near, numbers.get(kind, np.arange(len(group.rows))), order))
-        shown.append(Shown(kind, made[kind][order].numpy(), train.read(group.rows[order]).numpy()))
+        rows = group.rows[order]
+        names = name_examples(rows, train_split.origins(rows))
+        shown.append(Shown(kind, made[kind][order].numpy(), train.read(rows).numpy(), names))
     audit = Audit(
         step=run.step,
         fingerprint=store.manifest.fingerprint,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bype.data.examples import StoreSource
 from bype.data.files import FileError, read_json, to_json, write_atomic
+from bype.data.origins import origin_column
 from bype.data.sources.base import require_extra
 from bype.data.store import Split
 from bype.distributions import Distribution
@@ -21,7 +22,7 @@ from bype.evaluation.generation import embed
 from bype.evaluation.scores import log_likelihood_by_shared_draws
 from bype.run.opened import TrainedRun
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 PART_ROWS = 2**14
 _CHUNK_ROWS = 256
 _LEFT_SECONDS = 60.0
@@ -76,8 +77,9 @@ def embed_split(
     """Write the latent means of a split, or this worker's shard of them.
 
     Each part is ``part-NNNNNN.npz`` or ``.parquet`` with ids (row numbers of the split), latent means and, if there are
-    any, labels and scores. A part appears under its name when it is complete; a part that exists is not computed
-    again. When all parts exist, ``complete.json`` is written. A part does not depend on the worker that computes it.
+    any, sources (image files, or rows of the source), labels and scores. A part appears under its name when it is
+    complete; a part that exists is not computed again. When all parts exist, ``complete.json`` is written. A part does
+    not depend on the worker that computes it.
 
     Parameters
     ----------
@@ -143,6 +145,9 @@ def _part(
             own = run.model.prior.leave_out(prior, torch.from_numpy(rows)) if is_training else prior
             scores.append(log_likelihood_by_shared_draws(run.model, x, options.num_samples, own))
     content: dict[str, NDArray[Any]] = {"ids": ids, "means": torch.cat(means).cpu().numpy()}
+    origins = split.origins(ids)
+    if origins is not None:
+        content["sources"] = origin_column(origins)
     if split.has_labels:
         content["labels"] = split.labels(ids)
     if scores:
@@ -157,7 +162,7 @@ def _npz(content: dict[str, NDArray[Any]]) -> bytes:
 
 
 def _parquet(content: dict[str, NDArray[Any]]) -> bytes:
-    """Write a row for each example: id, mean (a list of fixed size), and label and log_likelihood if there are any."""
+    """Write a row for each example: id, mean (a list of fixed size), and source, label, log_likelihood if known."""
     import pyarrow
     from pyarrow import parquet
 

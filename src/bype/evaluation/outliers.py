@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bype.console import Report, no_report
 from bype.data.examples import StoreSource, spread_rows
+from bype.data.origins import name_examples, origin_column
 from bype.data.store import Split
 from bype.distributions import Distribution
 from bype.evaluation.evaluate import Stage, default_split, silent
@@ -87,15 +88,23 @@ class ExampleScores:
     """(n, 3), for rows of a table: the columns that made each unlikely, the worst first."""
     column_excess: Floats | None = None
     """(n, 3), by how many nats each of these is less likely than the column is on average over training examples."""
+    origins: list[str] | None = None
+    """Where each example came from, if the store knows: an image file, or a row of the table or array."""
 
     def least_likely(self, count: int) -> NDArray[np.int64]:
         """Return the places of the least likely examples, the least likely first."""
         return np.argsort(self.log_likelihood, kind="stable")[:count]
 
+    def name_of(self, place: int) -> str:
+        """Return what a user may call an example: its file, or its row in the source; else its row in the split."""
+        origins = None if self.origins is None else [self.origins[place]]
+        return name_examples(self.rows[place : place + 1], origins)[0]
+
     def as_columns(self, names: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:
         """Return the scores as columns of a table; ``names`` are those of the features."""
         found: dict[str, NDArray[Any]] = {
             "row": self.rows,
+            **({} if self.origins is None else {"source": origin_column(self.origins)}),
             "log_likelihood": self.log_likelihood,
             "percentile": self.percentile,
             "reconstruction": self.reconstruction,
@@ -162,6 +171,7 @@ def score_examples(
         num_references=len(references.log_likelihood),
         columns=found.columns,
         column_excess=found.column_excess,
+        origins=split.origins(rows),
     )
 
 

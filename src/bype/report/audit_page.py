@@ -26,11 +26,11 @@ def audit_page(name: str, audit: Audit, shown: Sequence[Shown], is_image: bool) 
     cards = []
     for group, pairs in zip(audit.groups, shown, strict=True):
         text = f"The {len(pairs.made)} {group.kind} that are nearest to one training example, by ratio."
-        content = _pairs_table(group)
+        content = _pairs_table(group, pairs)
         if is_image:
             text += f" The upper line shows the {group.kind}, the lower line the training example nearest to each."
             lines = plate([to_bytes(pairs.made), to_bytes(pairs.real)], is_clear=True)
-            content = picture_of(lines, f"Closest {group.kind}, {name}")
+            content = Markup(picture_of(lines, f"Closest {group.kind}, {name}") + content)
         cards.append(card(group.kind.capitalize(), content, element("figcaption", text)))
     return whole_page(
         f"Audit of {name}",
@@ -71,6 +71,9 @@ def _p_value(share: Share) -> str:
     return "< 0.001" if share.p_value < 0.001 else f"{share.p_value:.3f}"
 
 
-def _pairs_table(group: Closeness) -> Markup:
-    rows = [(f"{pair.number}", [f"{pair.row}", f"{pair.distance:.3g}", f"{pair.ratio:.3f}"]) for pair in group.closest]
-    return table([group.kind.removesuffix("s"), "row of the training split", "distance", "ratio"], rows)
+def _pairs_table(group: Closeness, pairs: Shown) -> Markup:
+    rows = [
+        (f"{pair.number}", [name, f"{pair.distance:.3g}", f"{pair.ratio:.3f}"])
+        for pair, name in zip(group.closest, pairs.names, strict=True)
+    ]
+    return table([group.kind.removesuffix("s"), "training example", "distance", "ratio"], rows)

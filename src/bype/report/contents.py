@@ -29,7 +29,9 @@ _LINES = 6
 _UNUSUAL = 8
 CLASS_POINTS = 4
 """So many points of a class are shown, if it has them."""
-_MOST_CLASSES, _CLASS_SAMPLES = 20, 8
+MOST_CLASSES = 20
+"""So many classes are shown."""
+_CLASS_SAMPLES = 8
 _QUICK_SCORES = ScoreOptions(num_samples=20, num_references=500, num_examples=500)
 """Enough to find the least likely examples in seconds; ``bype score`` takes more draws and all examples."""
 
@@ -49,7 +51,8 @@ class FeatureSummary:
 class UnusualExample:
     """One of the least likely examples."""
 
-    row: int
+    name: str
+    """Its file, or its row."""
     log_likelihood: float
     percentile: float
     log_ratio: float
@@ -149,7 +152,7 @@ def _add_unusual(contents: RunContents, run: TrainedRun, store: Store) -> None:
         rows = split.read(found.rows[place : place + 1])
         contents.unusual.append(
             UnusualExample(
-                row=int(found.rows[place]),
+                name=found.name_of(place),
                 log_likelihood=float(found.log_likelihood[place]),
                 percentile=float(found.percentile[place]),
                 log_ratio=float(found.log_ratio[place]),
@@ -197,7 +200,7 @@ def _classes(run: TrainedRun, points: Coreset, generator: torch.Generator) -> li
     """Return the classes of labelled points, with their points and samples."""
     prior, found = run.model.prior_distribution(), []
     labels = np.zeros(0) if points.label_mix is None else points.label_mix.argmax(1)
-    for label, name in enumerate(run.data.classes[:_MOST_CLASSES]):
+    for label, name in enumerate(run.data.classes[:MOST_CLASSES]):
         own = labels == label
         if np.any(own):
             made = generation.sample(run.model, _CLASS_SAMPLES, label=label, prior=prior, generator=generator)

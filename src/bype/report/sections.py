@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bype.evaluation.pseudopoints import Coreset
 from bype.report.blocks import card, heading, key, picture_of, section, table, thumbnail
 from bype.report.charts import Series, histogram, line_chart, scatter
-from bype.report.contents import CLASS_POINTS, ClassOfPoints, RunContents
+from bype.report.contents import CLASS_POINTS, MOST_CLASSES, ClassOfPoints, RunContents
 from bype.report.markup import Markup, element, minus
 
 _LABELLED_CAPTION = (
@@ -120,7 +120,7 @@ def weights(runs: Sequence[RunContents]) -> Markup:
 
 
 _MIX_CAPTION = "The share of each class among the training examples nearest to the pseudo-points, by weight."
-_MAX_CLASSES = 20
+_MAX_FEATURES = 20
 
 
 def _mix(run: RunContents) -> Markup | None:
@@ -129,7 +129,7 @@ def _mix(run: RunContents) -> Markup | None:
     if points is None or points.label_mix is None or not run.data.classes:
         return None
     shares = (points.weights[:, None] * points.label_mix).sum(0) / points.weights.sum()
-    order = sorted(range(len(shares)), key=lambda k: -shares[k])[:_MAX_CLASSES]
+    order = sorted(range(len(shares)), key=lambda k: -shares[k])[:MOST_CLASSES]
     largest = max(float(shares.max()), 1e-9)
     rows = [_bar(run.data.classes[k], shares[k] / largest, f"{100 * shares[k]:.1f} %") for k in order]
     return element("div", *rows)
@@ -141,9 +141,11 @@ def classes(runs: Sequence[RunContents]) -> Markup:
     for run in runs:
         if run.classes:
             lines = [_class(shown) for shown in run.classes]
-            cards.append(card(heading(runs, run), element("div", *lines, class_="classes")))
+            content, caption = element("div", *lines, class_="classes"), _how_many("first", run)
+            cards.append(card(heading(runs, run), content, *([element("figcaption", caption)] if caption else [])))
         elif (mix := _mix(run)) is not None:
-            cards.append(card(heading(runs, run), mix, element("figcaption", _MIX_CAPTION)))
+            caption = f"{_MIX_CAPTION} {_how_many('heaviest', run)}".strip()
+            cards.append(card(heading(runs, run), mix, element("figcaption", caption)))
     if not cards:
         return Markup("")
     text = "The weight of each class among the points."
@@ -151,6 +153,12 @@ def classes(runs: Sequence[RunContents]) -> Markup:
     if has_own:
         text = "Each class has points of its own: left the heaviest, right samples from them."
     return section("Classes", text, element("div", *cards, class_="cards"), is_wide=has_own)
+
+
+def _how_many(which: str, run: RunContents) -> str:
+    """Say that not all classes are shown, if so."""
+    count = len(run.data.classes)
+    return "" if count <= MOST_CLASSES else f"The {which} {MOST_CLASSES} of {count:,} classes are shown."
 
 
 def _class(shown: ClassOfPoints) -> Markup:
@@ -182,11 +190,11 @@ def features(runs: Sequence[RunContents]) -> Markup:
                 features.sample_spread,
                 strict=True,
             )
-        ][:_MAX_CLASSES]
+        ][:_MAX_FEATURES]
         cards.append(card(heading(runs, run), table(["", "data", "samples"], rows)))
     if not cards:
         return Markup("")
-    text = f"Mean ± standard deviation of each feature, up to {_MAX_CLASSES} of them, in the data and in samples."
+    text = f"Mean ± standard deviation of each feature, up to {_MAX_FEATURES} of them, in the data and in samples."
     return section("Features", text, element("div", *cards, class_="cards"))
 
 
@@ -202,9 +210,9 @@ def unusual(runs: Sequence[RunContents]) -> Markup:
             cells = [minus(cell) for cell in cells]
             what = ", ".join(found.columns)
             if found.picture is not None:
-                what = thumbnail(found.picture, f"Row {found.row}, {run.name}")
-            rows.append((str(found.row), [what, *cells]))
-        head = ["row", "columns that made it unlikely" if is_table else "", "log p(x)", "percentile", "log ratio"]
+                what = thumbnail(found.picture, f"{found.name}, {run.name}")
+            rows.append((found.name, [what, *cells]))
+        head = ["example", "columns that made it unlikely" if is_table else "", "log p(x)", "percentile", "log ratio"]
         caption = element("figcaption", f"Of {run.unusual_of}. {_UNUSUAL_CAPTION} ", *_ALL_SCORES)
         cards.append(card(heading(runs, run), table(head, rows), caption))
     if not cards:
@@ -232,7 +240,7 @@ def maps(runs: Sequence[RunContents]) -> Markup:
         seen = sorted(set(labels or []))
         names = run.data.classes
         keys = [
-            key(names[k] if k < len(names) else str(k), f"c{k % 10}") for k in seen[:_MAX_CLASSES] if 0 <= k < 2**20
+            key(names[k] if k < len(names) else str(k), f"c{k % 10}") for k in seen[:MOST_CLASSES] if 0 <= k < 2**20
         ]
         cards.append(card(heading(runs, run), chart, element("ul", *keys, class_="legend")))
     if not cards:

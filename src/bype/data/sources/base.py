@@ -24,7 +24,7 @@ class DifferentSizesError(SourceError):
 
 
 class Chunk(NamedTuple):
-    """Some consecutive examples (n, *shape) and, if they have labels, these (n,).
+    """Some consecutive examples (n, *shape); if they have labels, these (n,); if they are files, their names.
 
     Pixels are bytes. Features are floats with all the digits that the user has: a store holds float32, and ``prepare``
     refuses columns for which these are too few.
@@ -32,6 +32,7 @@ class Chunk(NamedTuple):
 
     rows: NDArray[Any]
     labels: NDArray[np.int32] | None = None
+    origins: list[str] | None = None
 
 
 @dataclass(frozen=True)

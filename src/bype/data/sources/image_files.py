@@ -82,10 +82,11 @@ def open_image_files(
         positions: list[int] = []
         pixels: list[NDArray[np.uint8]] = []
         labels: list[int] = []
+        names: list[str] = []
 
         def chunk() -> tuple[NDArray[np.int64], Chunk]:
             targets = np.array(labels, dtype=np.int32) if has_labels else None
-            return np.array(positions, dtype=np.int64), Chunk(np.stack(pixels), targets)
+            return np.array(positions, dtype=np.int64), Chunk(np.stack(pixels), targets, names)
 
         for position, picture in enumerate(splits[split]()):
             if (split, position) in survey.unreadable:
@@ -97,9 +98,10 @@ def open_image_files(
             positions.append(position)
             pixels.append(image)
             labels.append(picture.label)
+            names.append(picture.name)
             if len(pixels) == step:
                 yield chunk()
-                positions, pixels, labels = [], [], []
+                positions, pixels, labels, names = [], [], [], []
         if pixels:
             yield chunk()
 
