@@ -82,6 +82,18 @@ def test_few_draws_are_told(labelled_store, tmp_path):
     assert "draws" not in found.baseline.verdict(many, 144)
 
 
+def test_the_error_of_the_difference_is_that_of_the_newest_draws(labelled_store, tmp_path):
+    folder = small_run(tmp_path / "run", labelled_store)
+    errors = []
+    for num_samples, with_baseline in ((2, True), (50, False), (50, True)):
+        density = DensityOptions(num_samples, 20)
+        found = evaluate(TrainedRun.open(folder), "test", density=density, with_map=False, with_baseline=with_baseline)
+        errors.append(found.baseline.error_of_difference)
+        if num_samples == 50:
+            (folder / "evaluation.json").unlink()
+    assert errors[0] != errors[1] == errors[2]
+
+
 def test_a_difference_within_its_error_is_called_so(labelled_store, tmp_path):
     run = TrainedRun.open(small_run(tmp_path / "run", labelled_store, likelihood="learned-gaussian"))
     found = evaluate(run, "test", density=DensityOptions(5, 10), with_map=False, with_baseline=True)

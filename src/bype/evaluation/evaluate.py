@@ -120,9 +120,9 @@ def evaluate(
             layout = _map(queries.mean * run.model.latent_scale, rows, query_labels)
     baseline = known.baseline if known else None
     if baseline is not None and known is not None:
-        is_same = measured is not None and baseline.num_examples == measured.num_images
+        is_same = measured is not None and scores is None and baseline.num_examples == measured.num_images
         if not is_same or _num_queries(known.representation) != _num_queries(representation):
-            with_baseline, baseline = True, None  # both are of the same examples, or they cannot be compared
+            with_baseline, baseline = True, None  # both have the same examples and draws, or cannot be compared
     if with_baseline and measured is not None and baseline is None:
         with stage("fitting a linear model"):
             train = own_store(run.folder, run.data, data).split("train")
