@@ -30,7 +30,7 @@ def seconds_of(store: Path, minutes: float, barrier: Any = None) -> float:
     class Timed(trainer):  # type: ignore[valid-type, misc]
         def run(self) -> loop.Outcome:
             if barrier is not None:
-                barrier.wait()
+                barrier.wait(timeout=600)  # another one may have failed
             began.append(time.monotonic())
             return super().run()
 

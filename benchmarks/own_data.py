@@ -227,7 +227,7 @@ def pages(out: Path) -> Iterator[str]:
     tables = [record for record in records if len(record["shape"]) == 1]
     if images:
         yield from head(
-            "images", "seed", "minutes", "ours", "PCA", "PCA, same flips and shifts", "mean image",
+            "images", "seed", "ours", "PCA", "PCA, same flips and shifts", "factor analysis", "mean image",
             "ours − PCA, bits per dimension", "gained in training", "kNN (K = 5), %", "on PCs, %", "squared error",
             "of PCA", "draws that count",
         )  # fmt: skip
@@ -237,11 +237,12 @@ def pages(out: Path) -> Iterator[str]:
             bits = (nats["ours"] - pca) / math.prod(record["shape"]) / math.log(2)
             own = (record["evaluation"]["representation"] or {}).get("knn_accuracy", {}).get("5")
             other = (baseline["knn_accuracy"] or {}).get("5")
+            factors = f"{nats['factor analysis']:,.1f}" if "factor analysis" in nats else ""
             accuracy = [f"{100 * value:.1f}" if value is not None else "" for value in (own, other)]
             yield (
-                f"| {record['set']} | {record['seed']} | {record['minutes']:g} | {nats['ours']:,.1f} | {pca:,.1f} | "
-                f"{nats['PCA of the same flips and shifts']:,.1f} | {nats['no latents']:,.1f} | {bits:+.3f} | "
-                f"{baseline['gain_in_training']:.1f} | {accuracy[0]} | {accuracy[1]} | "
+                f"| {record['set']} | {record['seed']} | {nats['ours']:,.1f} | {pca:,.1f} | "
+                f"{nats['PCA of the same flips and shifts']:,.1f} | {factors} | {nats['no latents']:,.1f} | "
+                f"{bits:+.3f} | {baseline['gain_in_training']:.1f} | {accuracy[0]} | {accuracy[1]} | "
                 f"{baseline['own_squared_error']:.2f} | {baseline['squared_error']:.2f} | {_draws(record):.1f} |"
             )
         yield ""
