@@ -82,7 +82,7 @@ def test_pictures_in_files_named_after_splits(tmp_path):
     assert manifest.shape == (1, 8, 8)
     assert manifest.splits["test"].num_rows == 10
     assert sum(split.num_rows for split in manifest.splits.values()) == 39
-    assert prepared.skipped == ("train-00000-of-2.parquet row 3: not an image",)
+    assert prepared.skipped == ("data/train-00000-of-2.parquet row 3: not an image",)
     test = Store(tmp_path / "store").split("test")
     assert np.array_equal(test.read(np.arange(10))[:, 0], pixels[30:])
     assert np.array_equal(test.labels(np.arange(10)), labels[30:])

@@ -77,7 +77,7 @@ def score(words: list[str]) -> int:
         split=split.name,
         examples=len(found.rows),
         least_likely=found.rows[least].tolist(),
-        least_likely_sources=None if found.origins is None else [found.origins[place] for place in least],
+        least_likely_sources=None if found.sources is None else found.sources[least].tolist(),
     )
     for place in least:
         line = f"  {found.name_of(place)}: log p(x) {found.log_likelihood[place]:.2f}"

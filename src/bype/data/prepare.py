@@ -71,13 +71,13 @@ def prepare(
                 if digits is not None:
                     digits.add(chunk.rows)
                 split_numbers = split_of(positions)
-                origins = np.array(chunk.origins or [str(position) for position in positions.tolist()])
+                origins = chunk.origins or positions.tolist()
                 for split_number, split in enumerate(("train", "validation", "test")):
                     chosen = split_numbers == split_number
                     if chosen.any():
                         labels = None if chunk.labels is None else chunk.labels[chosen]
                         rows = np.asarray(chunk.rows[chosen], dtype=DTYPES[opened.dtype])
-                        writer.append(split, rows, labels, origins[chosen].tolist())
+                        writer.append(split, rows, labels, [origins[k] for k in np.flatnonzero(chosen)])
                 done += len(positions)
                 progress(done, total)
         if digits is not None:

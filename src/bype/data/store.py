@@ -72,10 +72,10 @@ class Split:
         self._check(rows)
         return self._read(self._label_files, rows, LABEL_DTYPE.itemsize).view(LABEL_DTYPE).reshape(-1)
 
-    def origins(self, rows: Rows) -> list[str] | None:
-        """Return where examples came from: image files, or rows of the source; ``None`` if the store does not know."""
+    def origins(self, rows: Rows) -> NDArray[Any] | None:
+        """Return where examples came from, files or rows of the source; ``None`` if the store does not know."""
         self._check(rows)
-        return origins_of(self._folder, self.name, rows)
+        return origins_of(self._folder, self.name, len(self), rows)
 
     def will_need(self, first_row: int, num_rows: int) -> None:
         """Tell the system that these rows will be read soon, so that it reads them in sequence."""

@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from bype.data.files import write_synced
 from bype.data.manifest import DTYPES, LABEL_DTYPE, SPLITS, Manifest, Shard, SplitManifest, require, shard_name
-from bype.data.origins import OriginsWriter
+from bype.data.origins import Origin, OriginsWriter
 from bype.system import sync_folder
 
 _SHARD_BYTES = 2**28
@@ -58,9 +59,9 @@ class StoreWriter:
         split: str,
         rows: NDArray[Any],
         labels: NDArray[Any] | None = None,
-        origins: Sequence[str] | None = None,
+        origins: Sequence[Origin] | None = None,
     ) -> None:
-        """Add examples (n, *shape) to a split, with their labels (n,) and where each of them came from."""
+        """Add examples (n, *shape) to a split, with their labels (n,) and the row or the name of each in its source."""
         if rows.shape[1:] != self._shape or rows.dtype != DTYPES[self._dtype]:
             raise ValueError(f"rows must be {self._dtype} of shape {self._shape}, not {rows.dtype} of {rows.shape[1:]}")
         if self._has_labels:
@@ -68,6 +69,8 @@ class StoreWriter:
                 raise ValueError("every row needs a label")
             if len(labels) and not 0 <= labels.min() <= labels.max() < len(self._classes):
                 raise ValueError(f"labels must be numbers of the {len(self._classes)} classes, not {labels.max()}")
+        if origins is not None and len(origins) != len(rows):
+            raise ValueError("every row needs an origin")
         self._write(split, "rows", np.ascontiguousarray(rows).reshape(len(rows), -1))
         if self._has_labels and labels is not None:
             self._write(split, "labels", labels.astype(LABEL_DTYPE).reshape(-1, 1))
@@ -95,9 +98,10 @@ class StoreWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            for key in list(self._open):
-                self._close(*key)
-            self._origins.close()
+            with ExitStack() as files:  # closes all of them, even if one raises
+                files.callback(self._origins.close)
+                for key in list(self._open):
+                    files.callback(self._close, *key)
             if error is None:
                 self._finish()
         except BaseException:
@@ -136,7 +140,7 @@ class _ShardWriter:
         self.num_rows += len(rows)
 
     def close(self) -> Shard:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        with self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
         return Shard(self._path.name, self.num_rows, self._digest.hexdigest())

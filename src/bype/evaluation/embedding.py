@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from bype.data.examples import StoreSource
 from bype.data.files import FileError, read_json, to_json, write_atomic
-from bype.data.origins import origin_column
 from bype.data.sources.base import require_extra
 from bype.data.store import Split
 from bype.distributions import Distribution
@@ -97,6 +96,7 @@ def embed_split(
     options = options or EmbeddingOptions()
     if options.format == "parquet":
         require_extra("pyarrow", "parquet")
+    known = split.origins(np.empty(0, dtype=np.int64))
     identity = {
         "format": "bype-embedding",
         "version": FORMAT_VERSION,
@@ -108,6 +108,7 @@ def embed_split(
         "part_format": options.format,
         "num_samples": options.num_samples,
         "latent_dim": run.config.latent_dim,
+        "sources": None if known is None else "rows" if known.dtype.kind == "i" else "names",
     }
     _settle(out, identity)
     paths = [out / f"part-{number:06d}.{options.format}" for number in range(-(-len(split) // PART_ROWS))]
@@ -136,7 +137,7 @@ def _part(
     is_training: bool,
 ) -> bytes:
     """Return the content of a part's file. Training examples are left out of a prior that is made of them."""
-    source = StoreSource(split, run.model.device)
+    source, origins = StoreSource(split, run.model.device), split.origins(ids)
     means, scores = [], []
     for rows in np.array_split(ids, -(-len(ids) // _CHUNK_ROWS)):
         x = source.read(rows)
@@ -145,9 +146,8 @@ def _part(
             own = run.model.prior.leave_out(prior, torch.from_numpy(rows)) if is_training else prior
             scores.append(log_likelihood_by_shared_draws(run.model, x, options.num_samples, own))
     content: dict[str, NDArray[Any]] = {"ids": ids, "means": torch.cat(means).cpu().numpy()}
-    origins = split.origins(ids)
     if origins is not None:
-        content["sources"] = origin_column(origins)
+        content["sources"] = origins
     if split.has_labels:
         content["labels"] = split.labels(ids)
     if scores:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bype.console import Report, no_report
 from bype.data.examples import StoreSource, spread_rows
-from bype.data.origins import name_examples, origin_column
+from bype.data.origins import name_examples
 from bype.data.store import Split
 from bype.distributions import Distribution
 from bype.evaluation.evaluate import Stage, default_split, silent
@@ -88,8 +88,8 @@ class ExampleScores:
     """(n, 3), for rows of a table: the columns that made each unlikely, the worst first."""
     column_excess: Floats | None = None
     """(n, 3), by how many nats each of these is less likely than the column is on average over training examples."""
-    origins: list[str] | None = None
-    """Where each example came from, if the store knows: an image file, or a row of the table or array."""
+    sources: NDArray[Any] | None = None
+    """(n,), where each example came from, if the store knows: names of image files, or rows of the table or array."""
 
     def least_likely(self, count: int) -> NDArray[np.int64]:
         """Return the places of the least likely examples, the least likely first."""
@@ -97,14 +97,14 @@ class ExampleScores:
 
     def name_of(self, place: int) -> str:
         """Return what a user may call an example: its file, or its row in the source; else its row in the split."""
-        origins = None if self.origins is None else [self.origins[place]]
-        return name_examples(self.rows[place : place + 1], origins)[0]
+        part = slice(place, place + 1)
+        return name_examples(self.rows[part], None if self.sources is None else self.sources[part])[0]
 
     def as_columns(self, names: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:
         """Return the scores as columns of a table; ``names`` are those of the features."""
         found: dict[str, NDArray[Any]] = {
             "row": self.rows,
-            **({} if self.origins is None else {"source": origin_column(self.origins)}),
+            **({} if self.sources is None else {"source": self.sources}),
             "log_likelihood": self.log_likelihood,
             "percentile": self.percentile,
             "reconstruction": self.reconstruction,
@@ -148,6 +148,8 @@ def score_examples(
     own, store = own_store(run.folder, run.data, data), run.store(data)
     train, split = own.split("train"), store.split(split_name or default_split(store))
     is_training = split.name == "train" and store.manifest.fingerprint == own.manifest.fingerprint
+    rows = spread_rows(len(split), options.num_examples or len(split))
+    sources = split.origins(rows)
     with stage("fitting the linear model"):
         linear = fit_linear(
             run.model.scaled(StoreSource(train)), run.data.shape, run.config.latent_dim, run.config.seed
@@ -157,7 +159,6 @@ def score_examples(
         references = scorer.score(train, spread_rows(len(train), options.num_references), True, report=report)
     average = None if references.column_terms is None else references.column_terms.mean(0)
     with stage("scoring examples") as report:
-        rows = spread_rows(len(split), options.num_examples or len(split))
         found = scorer.score(split, rows, is_training, average, report)
     return ExampleScores(
         rows=rows,
@@ -171,7 +172,7 @@ def score_examples(
         num_references=len(references.log_likelihood),
         columns=found.columns,
         column_excess=found.column_excess,
-        origins=split.origins(rows),
+        sources=sources,
     )
 
 

@@ -24,7 +24,7 @@ class DifferentSizesError(SourceError):
 
 
 class Chunk(NamedTuple):
-    """Some consecutive examples (n, *shape); if they have labels, these (n,); if they are files, their names.
+    """Some consecutive examples (n, *shape); if they have labels, these (n,); if positions do not name them, names.
 
     Pixels are bytes. Features are floats with all the digits that the user has: a store holds float32, and ``prepare``
     refuses columns for which these are too few.

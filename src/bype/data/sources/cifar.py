@@ -41,7 +41,10 @@ def _count(path: Path) -> int:
 
 def _read(paths: list[Path]) -> Iterator[Chunk]:
     for path in paths:
+        first = 0
         with path.open("rb") as file:
             while content := file.read(1000 * _ROW_BYTES):
                 rows = np.frombuffer(content, np.uint8).reshape(-1, _ROW_BYTES)
-                yield Chunk(rows[:, 1:].reshape(-1, *_SHAPE), rows[:, 0].astype(np.int32))
+                names = [f"{path.name} row {first + k}" for k in range(len(rows))]
+                yield Chunk(rows[:, 1:].reshape(-1, *_SHAPE), rows[:, 0].astype(np.int32), names)
+                first += len(rows)

@@ -53,7 +53,9 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
         by_split = {None: files}
     elif None in by_split or "train" not in by_split:
         raise SourceError(f"{path}: some files are named after splits and others are not, or none is for train")
-    tables = {split: _Table(files, options.label) for split, files in by_split.items()}
+    folder = path if path.is_dir() else path.parent
+    has_names = len(files) > 1  # of several files, a row alone says too little
+    tables = {split: _Table(folder, own, options.label, has_names) for split, own in by_split.items()}
     first, *others = tables.values()
     for other in others:
         if other.columns != first.columns:
@@ -105,11 +107,12 @@ def _label_numbers(classes: Sequence[str], are_numbers: bool) -> dict[Any, int]:
 class _Table:
     """Parquet files of one split, read as a stream of batches."""
 
-    def __init__(self, files: Sequence[Path], label: str | None) -> None:
+    def __init__(self, folder: Path, files: Sequence[Path], label: str | None, has_names: bool) -> None:
         require_extra("pyarrow", "parquet")
         self._arrow = importlib.import_module("pyarrow")
         self._parquet = importlib.import_module("pyarrow.parquet")
         self.files = files
+        self._folder, self._has_names = folder, has_names
         schemas = []
         self.num_rows = 0
         for path in files:
@@ -178,7 +181,7 @@ class _Table:
             try:
                 with self._parquet.ParquetFile(path) as file:
                     for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
-                        yield path.name, first, batch
+                        yield path.relative_to(self._folder).as_posix(), first, batch
                         first += batch.num_rows
             except (OSError, self._arrow.ArrowException) as error:
                 raise SourceError(f"cannot read {path}: {error}") from error
@@ -242,4 +245,5 @@ class _Table:
             rows = self._rows(name, first, batch)
             if rows.shape[1] != width:
                 raise SourceError(f"{name}: from row {first} on, rows have {rows.shape[1]} features instead of {width}")
-            yield Chunk(rows, self._labels(batch, numbers))
+            names = [f"{name} row {first + k}" for k in range(len(rows))] if self._has_names else None
+            yield Chunk(rows, self._labels(batch, numbers), names)
