@@ -40,6 +40,14 @@ def test_a_store_of_format_1_opens():
     assert set(store.split("test").labels(np.arange(10))) <= {0, 1, 2}
 
 
+def test_a_store_with_origins_of_version_1_opens():
+    store = Store(FIXTURES / "origins-1" / "store")
+    store.verify()
+    assert store.split("train").origins(np.arange(3)).tolist() == ["a.png", "猫/b.png", "c d.png"]
+    assert store.split("test").origins(np.arange(1)).tolist() == ["e.png"]
+    assert Store(FIXTURES / "format-1" / "store").split("train").origins(np.arange(3)) is None
+
+
 def test_a_run_of_format_1_is_refused_and_its_maker_named(capsys):
     run = FIXTURES / "format-1" / "run"
     for opening in (lambda: read_config(run), lambda: TrainedRun.open(run)):
