@@ -22,15 +22,14 @@ from bype.training import loop
 from measure import machine
 
 
-def seconds_of(store: Path, minutes: float, barrier: Any = None) -> float:
-    """Train, and return the seconds between the first step and the end; wait for the others at a barrier before."""
+def seconds_of(store: Path, minutes: float, barrier: Any) -> float:
+    """Train, and return the seconds between the first step and the end; wait for the others before the first step."""
     trainer = loop.Trainer
     began = []
 
     class Timed(trainer):  # type: ignore[valid-type, misc]
         def run(self) -> loop.Outcome:
-            if barrier is not None:
-                barrier.wait(timeout=600)  # another one may have failed
+            barrier.wait(timeout=600)  # another one may have failed
             began.append(time.monotonic())
             return super().run()
 
@@ -44,7 +43,7 @@ def seconds_of(store: Path, minutes: float, barrier: Any = None) -> float:
 
 
 def seconds_at_once(stores: list[Path], minutes: float) -> list[float]:
-    """Train on all stores at the same time, each in a process of its own."""
+    """Train on all stores at the same time, each in a process of its own, whose threads wait as those of bype fit."""
     with multiprocessing.get_context("spawn").Manager() as manager:
         barrier = manager.Barrier(len(stores))
         with ProcessPoolExecutor(len(stores), multiprocessing.get_context("spawn")) as pool:
@@ -67,8 +66,9 @@ def main() -> int:
 
     for minutes in options.minutes:
         for store in options.stores:
-            report(store, minutes, "idle", seconds_of(store, minutes))
-        for store, seconds in zip(options.stores, seconds_at_once(options.stores, minutes), strict=True):
+            report(store, minutes, "idle", *seconds_at_once([store], minutes))
+        beside = options.stores if len(options.stores) > 1 else 2 * options.stores
+        for store, seconds in zip(beside, seconds_at_once(beside, minutes), strict=True):
             report(store, minutes, "busy", seconds)
     return 0
 
