@@ -39,6 +39,45 @@ def run_by(clock, plan, seconds_of_step, step=0):
     return step
 
 
+@pytest.mark.parametrize(("killed_at", "most"), [(None, 61), (0.35, 67)], ids=["whole", "killed"])
+def test_the_last_validation_is_within_the_time(killed_at, most):
+    """Validations take 6 of 60 seconds each, at the start, at every tenth and at the end.
+
+    What passed between the last reading of the clock and the kill is lost: up to a validation.
+    """
+    clock, kept = Clock(), []
+
+    def validate(plan):
+        clock.now += 6
+        plan.reserve(6)
+
+    def go(plan, step, until):
+        while plan.share < until:
+            clock.now += 0.05
+            step += 1
+            plan.advance(step)
+            if plan.is_due("10 percent", step):
+                validate(plan)
+        return step
+
+    def write(paces):
+        kept[:] = paces
+
+    plan = timed(60, clock, write=write)
+    plan.resume(0)
+    validate(plan)
+    step = 0
+    if killed_at is not None:
+        step = go(plan, step, killed_at)
+        spent = clock.now
+        plan = timed(60, clock, known=[pace for pace in kept if pace.step <= step], write=write)
+        plan.resume(step)
+        assert clock.now == spent
+    go(plan, step, 1.0)
+    assert 54 <= clock.now <= most
+    assert plan.share == 1
+
+
 def test_a_length_in_epochs_is_its_steps():
     config = TrainingConfig(length="3 epochs", learning_rate=1.0, decay=True)
     plan = Schedule(config, 10, [], lambda paces: None, Group())

@@ -9,7 +9,10 @@ from bype.data.decode import decode_file
 
 @dataclass(frozen=True)
 class Pace:
-    """Before ``step``, ``seconds`` of training had passed; the clock is read again before ``next``."""
+    """Before ``step``, ``seconds`` of training had passed; the clock is read again before ``next``.
+
+    The seconds include what the last validation is expected to take.
+    """
 
     step: int
     seconds: float

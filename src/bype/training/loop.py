@@ -256,6 +256,7 @@ class Trainer:
         if self._validation is None:
             self._log({"train": self.state.take_means(self._group)})
             return
+        start = time.monotonic()
         prior = self.model.prior_distribution()
         means = self._validation.means(prior)
         is_best = self.state.best is None or means["negative_elbo"] < self.state.best
@@ -265,6 +266,7 @@ class Trainer:
             self.state.best, self.state.best_step = means["negative_elbo"], self.state.step
             fields = self.state.to_fields(self._group)
             self._reporter.save_best(Checkpoint(self.state.step, self.model.state_dict(), {}, fields))
+        self._schedule.reserve(time.monotonic() - start)
 
     def _update_if_due(self) -> bool:
         """Update the pseudocoreset if that is due; tell whether all processes shall stop while it still is due."""
