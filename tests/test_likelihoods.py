@@ -98,6 +98,34 @@ def test_natural_form_differs_from_log_prob_by_a_function_of_x_alone(likelihood:
     torch.testing.assert_close(rest, rest[:, :1].expand_as(rest), rtol=0, atol=1e-12)
 
 
+SEVERAL = [
+    SquaredError(),
+    FixedGaussian(0.3),
+    LearnedGaussian(3),
+    ConditionalGaussian(3),
+    RobustGaussian(3, floor=1e-3),
+    Bernoulli(),
+    DiscretisedLogistic(),
+]
+
+
+@pytest.mark.parametrize("likelihood", SEVERAL, ids=lambda likelihood: type(likelihood).__name__)
+@torch.no_grad()
+def test_nats_of_dimensions_add_up_and_each_depends_on_its_own_number_alone(likelihood):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.rand(4, 3, generator=generator)
+    output = torch.rand(5, 4, 3 * likelihood.outputs_per_dimension, generator=generator)
+    whole = likelihood.log_probs(x, output)
+    assert whole.shape == (5, 4, 3)
+    torch.testing.assert_close(whole.sum(-1), likelihood.log_prob(x, output))
+    for place in range(3):
+        changed = x.clone()
+        changed[:, place] += 0.2
+        is_other = likelihood.log_probs(changed, output) != whole
+        assert is_other[..., place].all()
+        assert is_other.sum() == 5 * 4
+
+
 def test_squared_error_is_a_gaussian_of_variance_one_half_without_its_normaliser():
     x, output = torch.rand(3, 784, dtype=F64), torch.rand(3, 784, dtype=F64)
     squared = SquaredError().double()

@@ -1,6 +1,6 @@
 """Likelihoods of an example given the decoder's output.
 
-All of them work on flat examples (..., d) and return nats per example, summed over the d dimensions.
+All of them work on flat examples (..., d), whose d numbers are independent given the output.
 """
 
 import math
@@ -53,11 +53,15 @@ class Likelihood(nn.Module, ABC):
     log_normaliser: float | None = 0.0
 
     @abstractmethod
-    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
-        """Return nats per example (...) for ``x`` (..., d) and ``output`` (..., d), which broadcast.
+    def log_probs(self, x: Tensor, output: Tensor) -> Tensor:
+        """Return nats per dimension (..., d) for ``x`` (..., d) and ``output`` (..., d), which broadcast.
 
         The output is (..., 2 d) where there are two numbers per dimension.
         """
+
+    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
+        """Return nats per example (...), the sum of :meth:`log_probs` over the dimensions."""
+        return self.log_probs(x, output).sum(-1)
 
     @abstractmethod
     def mean(self, output: Tensor) -> Tensor:
@@ -138,8 +142,8 @@ class _Normal(LinearLikelihood):
     def mean(self, output: Tensor) -> Tensor:
         return output if self.mean_range is None else output.clamp(*self.mean_range)
 
-    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
-        return _normal_log_probs(x, self.mean(output), self.variance).sum(-1)
+    def log_probs(self, x: Tensor, output: Tensor) -> Tensor:
+        return _normal_log_probs(x, self.mean(output), self.variance)
 
     def sample(self, output: Tensor, *, generator: Randomness = None) -> Tensor:
         noise = standard_normal(output.shape, like=output, generator=generator)
@@ -198,6 +202,9 @@ class SquaredError(FixedGaussian):
 
     def __init__(self, mean_range: Range | None = PIXEL_RANGE) -> None:
         super().__init__(variance=0.5, mean_range=mean_range)
+
+    def log_probs(self, x: Tensor, output: Tensor) -> Tensor:
+        return -(x - self.mean(output)).square()
 
     def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
         mean = self.mean(output)
@@ -292,10 +299,7 @@ class ConditionalGaussian(Likelihood):
     def mean(self, output: Tensor) -> Tensor:
         return self.base.mean(output.chunk(2, -1)[0])
 
-    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
-        return self._log_probs(x, output).sum(-1)
-
-    def _log_probs(self, x: Tensor, output: Tensor) -> Tensor:
+    def log_probs(self, x: Tensor, output: Tensor) -> Tensor:
         return _normal_log_probs(x, self.mean(output), self._variance(output))
 
     def sample(self, output: Tensor, *, generator: Randomness = None) -> Tensor:
@@ -333,10 +337,10 @@ class RobustGaussian(ConditionalGaussian):
         super().__init__(num_dimensions, None, floor)
         self.log_odds = nn.Parameter(torch.full((num_dimensions,), math.log(_WRONG)))
 
-    def _log_probs(self, x: Tensor, output: Tensor) -> Tensor:
+    def log_probs(self, x: Tensor, output: Tensor) -> Tensor:
         wide = torch.tensor(_VARIANCE_OF_WRONG, dtype=x.dtype, device=x.device)
         wrong = F.logsigmoid(self.log_odds) + _normal_log_probs(x, torch.zeros_like(x), wide)
-        return torch.logaddexp(F.logsigmoid(-self.log_odds) + super()._log_probs(x, output), wrong)
+        return torch.logaddexp(F.logsigmoid(-self.log_odds) + super().log_probs(x, output), wrong)
 
 
 class Bernoulli(LinearLikelihood):
@@ -353,8 +357,8 @@ class Bernoulli(LinearLikelihood):
     value_kind = "cross-entropy"
     log_normaliser = None  # for grey pixels it would depend on the output
 
-    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
-        return (x * output - F.softplus(output)).sum(-1)
+    def log_probs(self, x: Tensor, output: Tensor) -> Tensor:
+        return x * output - F.softplus(output)
 
     def mean(self, output: Tensor) -> Tensor:
         return output.sigmoid()
@@ -406,7 +410,7 @@ class DiscretisedLogistic(Likelihood):
         """The scale of the logistic density, in units of the pixel range."""
         return self.floor + self.log_excess.exp()
 
-    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
+    def log_probs(self, x: Tensor, output: Tensor) -> Tensor:
         scale = self.scale
         half_bin = 0.5 / self.levels
         lower = (x - half_bin - output) / scale
@@ -415,8 +419,7 @@ class DiscretisedLogistic(Likelihood):
         below_upper, above_lower = F.logsigmoid(upper), F.logsigmoid(-lower)
         inside = below_upper + above_lower + torch.log(-torch.expm1(-2 * half_bin / scale))
         # The centres of the outermost bins are half a bin from 0 and 1; the next ones are three halves away.
-        log_mass = torch.where(x < 2 * half_bin, below_upper, torch.where(x > 1 - 2 * half_bin, above_lower, inside))
-        return log_mass.sum(-1)
+        return torch.where(x < 2 * half_bin, below_upper, torch.where(x > 1 - 2 * half_bin, above_lower, inside))
 
     def mean(self, output: Tensor) -> Tensor:
         """Return the location of the logistic density, inside the pixel range.

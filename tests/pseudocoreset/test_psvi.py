@@ -30,9 +30,9 @@ M, S, B, N, D = 6, 9, 5, 40, 7
 class Heteroscedastic(Likelihood):
     """A Gaussian whose variance depends on z, so T(x) = (x, x^2) and the closed form does not hold."""
 
-    def log_prob(self, x: Tensor, output: Tensor) -> Tensor:
+    def log_probs(self, x: Tensor, output: Tensor) -> Tensor:
         log_variance = torch.sin(3 * output)
-        return -0.5 * ((x - output).square() * torch.exp(-log_variance) + log_variance).sum(-1)
+        return -0.5 * ((x - output).square() * torch.exp(-log_variance) + log_variance)
 
     def mean(self, output: Tensor) -> Tensor:
         return output

@@ -74,7 +74,7 @@ def test_the_last_validation_is_within_the_time(killed_at, most):
         plan.resume(step)
         assert clock.now == spent
     go(plan, step, 1.0)
-    assert 54 <= clock.now <= most
+    assert most - 2 <= clock.now <= most
     assert plan.share == 1
 
 

@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bype.data.decode import decode_file
-from bype.data.files import READ_FLAGS, FileError, to_json, write_synced
+from bype.data.files import FileError, to_json, write_synced
 from bype.data.manifest import SPLITS, StoreError, require
 from bype.data.order import Rows
-from bype.system import open_file, read_at
+from bype.data.stored import AGAIN, open_stored, verify_stored
+from bype.system import read_at
 
 _INDEX = "origins.json"
 _NUMBER = np.dtype("<i8")
 _LONGEST_NAME = 4096
 """In bytes; no path is longer."""
-_AGAIN = "prepare the data again"
 
 Origin = int | str
 
@@ -133,14 +133,14 @@ def origins_of(folder: Path, split: str, num_rows: int, rows: Rows) -> NDArray[A
     with ExitStack() as files:
         numbers, size = _open(path, files)
         fits = size == num_rows * _NUMBER.itemsize == index.splits[split].rows * _NUMBER.itemsize
-        require(fits, f"{path} has {size} bytes and not {_NUMBER.itemsize} for each of {num_rows} examples; {_AGAIN}")
+        require(fits, f"{path} has {size} bytes and not {_NUMBER.itemsize} for each of {num_rows} examples; {AGAIN}")
         if index.kind == "rows":
             return _numbers(numbers, rows)
         names, size = _open(_names_file(folder, split), files)
         ends = _numbers(numbers, rows)
         starts = np.where(rows > 0, _numbers(numbers, np.maximum(rows - 1, 0)), 0)
         fit = (starts >= 0) & (starts <= ends) & (ends <= size) & (ends - starts <= _LONGEST_NAME)
-        require(bool(fit.all()), f"{path} does not match the names; {_AGAIN}")
+        require(bool(fit.all()), f"{path} does not match the names; {AGAIN}")
         found = [_bytes(names, int(a), int(b - a)) for a, b in zip(starts, ends, strict=True)]
     return np.array([name.decode(errors="backslashreplace") for name in found], dtype=np.str_)
 
@@ -161,11 +161,7 @@ def verify_origins(folder: Path) -> None:
         files = {_numbers_file(folder, split): content.numbers_sha256, _names_file(folder, split): content.names_sha256}
         for path, expected in files.items():
             if expected:
-                with ExitStack() as opened:
-                    descriptor, _ = _open(path, opened)
-                    with os.fdopen(descriptor, "rb", closefd=False) as file:
-                        digest = hashlib.file_digest(file, "sha256").hexdigest()
-                require(digest == expected, f"{path} has changed since it was written; {_AGAIN}")
+                verify_stored(path, expected)
 
 
 def _to_bytes(name: str) -> bytes:
@@ -195,17 +191,14 @@ def _read_index(folder: Path) -> Origins | None:
     try:
         return decode_file(Origins, folder / _INDEX)
     except FileError as error:
-        raise StoreError(f"{error}; {_AGAIN}") from error
+        raise StoreError(f"{error}; {AGAIN}") from error
 
 
 def _open(path: Path, files: ExitStack) -> tuple[int, int]:
     """Open a file, to be closed with ``files``, and return its descriptor and its size."""
-    try:
-        descriptor = open_file(path, READ_FLAGS)
-    except OSError as error:
-        raise StoreError(f"cannot open {path}: {error.strerror}") from error
+    descriptor, size = open_stored(path)
     files.callback(os.close, descriptor)
-    return descriptor, os.fstat(descriptor).st_size
+    return descriptor, size
 
 
 def _numbers(descriptor: int, rows: Rows) -> NDArray[np.int64]:
@@ -221,5 +214,5 @@ def _numbers(descriptor: int, rows: Rows) -> NDArray[np.int64]:
 
 def _bytes(descriptor: int, offset: int, length: int) -> bytes:
     buffer = bytearray(length)
-    require(read_at(descriptor, memoryview(buffer), offset) == length, f"a file of origins was cut off; {_AGAIN}")
+    require(read_at(descriptor, memoryview(buffer), offset) == length, f"a file of origins was cut off; {AGAIN}")
     return bytes(buffer)

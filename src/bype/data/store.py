@@ -4,23 +4,23 @@ Rows are read one by one at their positions, so memory does not grow with the nu
 trusted: nothing in it is executed, and no name leads outside its folder.
 """
 
-import hashlib
 import mmap
 import os
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bype.data.decode import decode_file
-from bype.data.files import READ_FLAGS, FileError
+from bype.data.files import FileError
 from bype.data.manifest import DTYPES, LABEL_DTYPE, Manifest, Shard, StoreError
 from bype.data.order import Rows
 from bype.data.origins import origins_of, verify_origins
+from bype.data.stored import AGAIN, open_stored, verify_stored
 from bype.suggestions import did_you_mean
-from bype.system import open_file, read_at, will_read
+from bype.system import read_at, will_read
 
 _MAPPED_BYTES = 2**28
 """A split this small is read through a memory map. In a huge file, each random row would cost a page fault of
@@ -77,6 +77,11 @@ class Split:
         self._check(rows)
         return origins_of(self._folder, self.name, len(self), rows)
 
+    def check_origins(self) -> Literal["rows", "names"] | None:
+        """Refuse files of origins that are damaged, and return of what kind they are."""
+        none = self.origins(np.empty(0, dtype=np.int64))
+        return None if none is None else "rows" if none.dtype.kind == "i" else "names"
+
     def will_need(self, first_row: int, num_rows: int) -> None:
         """Tell the system that these rows will be read soon, so that it reads them in sequence."""
         stop = min(first_row + num_rows, len(self))
@@ -111,16 +116,10 @@ class Split:
 
 def _open_shard(folder: Path, shard: Shard, row_bytes: int) -> int:
     path = folder / shard.name
-    try:
-        descriptor = open_file(path, READ_FLAGS)
-    except OSError as error:
-        raise StoreError(f"cannot open {path}: {error.strerror}") from error
-    size = os.fstat(descriptor).st_size
+    descriptor, size = open_stored(path)
     if size != shard.rows * row_bytes:
         os.close(descriptor)
-        raise StoreError(
-            f"{path} has {size} bytes where the manifest says {shard.rows * row_bytes}; prepare the data again"
-        )
+        raise StoreError(f"{path} has {size} bytes where the manifest says {shard.rows * row_bytes}; {AGAIN}")
     return descriptor
 
 
@@ -161,17 +160,8 @@ class Store:
 
     def verify(self) -> None:
         """Read every byte and compare with the checksums."""
-        for content in self.manifest.splits.values():
-            for shard, row_bytes in [
-                *((s, self.manifest.row_bytes) for s in content.rows),
-                *((s, LABEL_DTYPE.itemsize) for s in content.labels),
-            ]:
-                with os.fdopen(_open_shard(self.folder, shard, row_bytes), "rb") as file:
-                    digest = hashlib.sha256()
-                    while chunk := file.read(2**20):
-                        digest.update(chunk)
-                if digest.hexdigest() != shard.sha256:
-                    raise StoreError(
-                        f"{self.folder / shard.name} has changed since it was written; prepare the data again"
-                    )
+        for name, content in self.manifest.splits.items():
+            self.split(name)  # checks the sizes
+            for shard in (*content.rows, *content.labels):
+                verify_stored(self.folder / shard.name, shard.sha256)
         verify_origins(self.folder)

@@ -173,7 +173,7 @@ def audit_run(
     held_out = StoreSource(store.split(name))
     train_split = store.split("train")
     train = StoreSource(train_split)
-    train_split.origins(np.empty(0, dtype=np.int64))  # refuses what is damaged before the work begins
+    train_split.check_origins()  # before the work begins
     scaling = _scaling(run, train)
     is_table = len(run.data.shape) == 1
     drawn = sample(run.model, num_samples, generator=generator_for(0, "audit"))

@@ -96,7 +96,6 @@ def embed_split(
     options = options or EmbeddingOptions()
     if options.format == "parquet":
         require_extra("pyarrow", "parquet")
-    known = split.origins(np.empty(0, dtype=np.int64))
     identity = {
         "format": "bype-embedding",
         "version": FORMAT_VERSION,
@@ -108,7 +107,7 @@ def embed_split(
         "part_format": options.format,
         "num_samples": options.num_samples,
         "latent_dim": run.config.latent_dim,
-        "sources": None if known is None else "rows" if known.dtype.kind == "i" else "names",
+        "sources": split.check_origins(),
     }
     _settle(out, identity)
     paths = [out / f"part-{number:06d}.{options.format}" for number in range(-(-len(split) // PART_ROWS))]

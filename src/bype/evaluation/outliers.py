@@ -195,17 +195,11 @@ def worst_columns(terms: Floats, average: Floats) -> tuple[NDArray[np.int64], Fl
 def column_terms(model: LatentModel, x: Tensor) -> Tensor:
     """Return how many nats (B, d) each column of rows (B, d), in the model's units, costs at the posterior mean.
 
-    It is log p(x | z) minus what it would be if that column alone had the value that the model expects.
+    It is the column's log p(x | z) minus what that would be if the column had the value that the model expects.
     """
     output = model.posterior(x).mean_output().double()
-    x = x.double()
-    expected, whole = model.likelihood.mean(output), model.likelihood.log_prob(x, output)
-    terms = torch.empty_like(x)
-    for column in range(x.shape[1]):
-        mended = x.clone()
-        mended[:, column] = expected[:, column]
-        terms[:, column] = whole - model.likelihood.log_prob(mended, output)
-    return terms
+    at_expected = model.likelihood.log_probs(model.likelihood.mean(output), output)
+    return model.likelihood.log_probs(x.double(), output) - at_expected
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,8 @@ class Schedule:
         self._known = {step: Pace(step, seconds, after) for step, seconds, after in json.loads(received)}
         self._last, self._rate, self._held = Pace(0, 0.0, 1), 0.0, 0.0
         self._started = clock()
-        self._elapsed = self._reserved = 0.0
-        self._is_counted = False
+        self._reserved: float | None = 0.0  # None after a reading of an earlier process, which reserved enough
+        self._newly_reserved = 0.0
         self._share_now = self._share_before = 0.0
 
     def resume(self, step: int) -> None:
@@ -71,7 +71,7 @@ class Schedule:
         for pace in sorted(self._known.values(), key=lambda pace: pace.step):
             if pace.step <= step:
                 self._take(pace)
-                self._elapsed, self._is_counted = pace.seconds, True
+                self._reserved = None
         self._started = self._clock() - self._rate * max(0, step - self._last.step)
         self._share_now = self._share_before = self._timed_share(step)
 
@@ -83,7 +83,7 @@ class Schedule:
             return
         if step == self._last.next:
             if (known := self._known.get(step)) is not None:
-                self._elapsed, self._is_counted = known.seconds, True
+                self._reserved, self._newly_reserved = None, 0.0
             self._take(known or self._look(step))
         self._share_now = self._timed_share(step)
 
@@ -92,8 +92,8 @@ class Schedule:
         if self._length.is_fixed:
             return
         reserved = min(seconds, self._length.count / 2)
-        if self._is_counted:  # in what an earlier process read from the clock
-            self._elapsed, self._is_counted = self._elapsed - reserved, False
+        if self._reserved is not None:
+            self._newly_reserved += reserved - self._reserved
         self._reserved = reserved
 
     @property
@@ -137,8 +137,8 @@ class Schedule:
 
     def _look(self, step: int) -> Pace:
         """Read the clock before ``step``, and decide when to read it again: sooner at the start and near the end."""
-        self._elapsed += self._clock() - self._started
-        seconds = self._elapsed + self._reserved
+        seconds = self._last.seconds + self._clock() - self._started + self._newly_reserved
+        self._newly_reserved = 0.0
         rate = max(1e-9, (seconds - self._last.seconds) / max(1, step - self._last.step))
         left = max(0.0, self._length.count - seconds)
         planned = min(self._length.count / _LOOKS, max(left / 2, rate)) / rate
