@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 from bype.data.decode import decode
 from bype.data.examples import StoreSource, TrainingOrder
@@ -447,6 +449,40 @@ def test_a_read_only_directory_gives_one_line(store, tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(RunError, match="cannot write"):
         train(TINY, store, tmp_path / "run")
+
+
+def test_without_normalisation_the_numbers_are_those_of_torch_to_the_bit():
+    torch.manual_seed(0)
+    ours, theirs = ([nn.Parameter(torch.ones(shape)) for shape in ((3, 4), 5)] for _ in range(2))
+    optimizer = NormalisedAdam(zip("ab", ours, strict=True), 0.01, normalise=False)
+    adam = torch.optim.Adam(theirs, lr=0.01, fused=True)
+    for step in range(6):
+        optimizer.set_rate(0.01 / (step + 1))
+        adam.param_groups[0]["lr"] = 0.01 / (step + 1)
+        for one, other in zip(ours, theirs, strict=True):
+            if one.ndim == 2 or step > 1:  # at first, one of them has no gradient
+                other.grad = torch.randn_like(other)
+                one.grad = other.grad.clone()
+        optimizer.step()
+        adam.step()
+    assert all(map(torch.equal, ours, theirs))
+    kept = optimizer.state()
+    assert all(torch.equal(kept[f"a.{key}"], value) for key, value in adam.state[theirs[0]].items())
+    for broken in ({"a.exp_avg": torch.ones(3, 4)}, {**kept, "b.exp_avg": torch.ones(6)}):
+        with pytest.raises(ValueError, match="does not fit"):
+            optimizer.load_state(broken)
+    assert optimizer.state().keys() == kept.keys()
+
+
+def test_training_does_not_load_the_compiler(store, tmp_path):
+    """It takes as long to import as torch itself."""
+    script = (
+        "import sys, bype; bype.train(bype.TrainingConfig(**{}), {!r}, {!r}); print('torch._dynamo' in sys.modules)"
+    )
+    config = {"length": "1 epoch", "warm_up": "1 epoch", "components": 5, "hidden": 8, "latent_dim": 2}
+    words = [sys.executable, "-c", script.format(config, str(store), str(tmp_path / "run"))]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_normalised_adam_is_adam_on_unit_gradients():

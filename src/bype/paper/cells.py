@@ -43,6 +43,8 @@ class Protocol:
     name: str
     changes: dict[str, Any]
     """Of the config."""
+    own_changes: dict[str, Any]
+    """More of them, for cells that are trained in our own way."""
     intervals: dict[int, str]
     """How often PSVI updates where the paper has k epochs."""
     update_steps: int | None
@@ -59,6 +61,14 @@ class Protocol:
 FULL = Protocol(
     "full",
     {"length": "600 epochs"},
+    {
+        "length": "200 epochs",
+        "warm_up": "20 epochs",
+        "patience": "0 epochs",
+        "learning_rate": 1e-3,
+        "normalise_gradients": False,
+        "decay": True,
+    },
     {1: "1 epoch", 10: "10 epochs", 50: "50 epochs", 100: "100 epochs"},
     update_steps=None,
     draws=5000,
@@ -78,6 +88,7 @@ REDUCED = Protocol(
         "learning_rate": 2e-3,
         "normalise_gradients": False,
     },
+    {"decay": True},
     {1: "1 epoch", 10: "2 epochs", 50: "4 epochs", 100: "8 epochs"},
     update_steps=50,
     draws=250,
@@ -100,14 +111,21 @@ class Kind:
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     interval: int | None = None
     """The paper's k, the number of epochs between updates; None for a prior without updates."""
+    own_training: bool = False
+    """Whether it is trained in our own way and not in the paper's."""
 
+
+_OURS_5000: dict[str, Any] = {"components": 5000, "rule": TrackingSettings(live_points=64)}
 
 PRIORS = {
     **{prior: Kind(f"paper/{{}}/{prior}") for prior in ("gaussian", "vamp", "exemplar")},
     "bype": Kind("paper/{}/bype", interval=10),
     "ours": Kind("{}/bype"),
     "ours-500": Kind("{}/bype"),
-    "ours-5000": Kind("{}/bype", {"components": 5000, "rule": TrackingSettings(live_points=64)}),
+    "ours-5000": Kind("{}/bype", _OURS_5000),
+    "gaussian-decay": Kind("paper/{}/gaussian", own_training=True),
+    "vamp-decay": Kind("paper/{}/vamp", {"vamp_start": "examples"}, own_training=True),
+    "ours-5000-decay": Kind("{}/bype", _OURS_5000, own_training=True),
     "exemplar-25000": Kind("paper/{}/exemplar", {"components": 25_000, "neighbours": 10}),
     **{f"bype-k{k}": Kind("paper/{}/bype", interval=k) for k in (1, 50, 100)},
     **{f"bype-{size}": Kind("paper/{}/bype", {"components": size}, interval=10) for size in (100, 2000)},
@@ -124,6 +142,9 @@ LABELS = {
     "ours": "ours",
     "ours-500": "ours, 500 points",
     "ours-5000": "ours, 5,000 points",
+    "gaussian-decay": "Gaussian, our training",
+    "vamp-decay": "VampPrior, our training",
+    "ours-5000-decay": "ours, 5,000 points, our training",
     "exemplar-25000": "Exemplar, 25,000, cached",
 }
 DATA_LABELS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "celeba": "CelebA"}
@@ -140,7 +161,7 @@ def config_of(cell: Cell, protocol: Protocol) -> TrainingConfig:
     """
     kind = PRIORS[cell.prior]
     config = recipe_named(kind.recipe.format(f"{cell.data}/{cell.network}")).config
-    changes = kind.changes | protocol.changes
+    changes = kind.changes | protocol.changes | (protocol.own_changes if kind.own_training else {})
     if kind.interval is not None and config.rule is not None:
         often: Any = {"every": protocol.intervals[kind.interval], "steps": protocol.update_steps}
         changes |= {"rule": dataclasses.replace(config.rule, **often)}

@@ -232,7 +232,8 @@ def _record(cell: Cell, protocol: Protocol, store: Store, run: Path) -> dict[str
     ]
     epochs = curve[-1][0]
     length, unit = config["length"].split()
-    is_capped = not protocol.suffix and unit.startswith("epoch") and epochs >= float(length)
+    may_stop = float(config["patience"].split()[0]) > 0
+    is_capped = not protocol.suffix and may_stop and unit.startswith("epoch") and epochs >= float(length)
     machine = json.loads((run / "manifest.json").read_text())
     machine.pop("data")  # where the store was
     steps = steps_per_epoch(len(store.split("train")), config["batch_size"])

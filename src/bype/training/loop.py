@@ -32,6 +32,7 @@ from bype.run.lock import stale_seconds
 from bype.span import Span
 from bype.training.display import Display
 from bype.training.monitor import Timings
+from bype.training.optimizer import rounding
 from bype.training.reporter import Reporter, RunReporter
 from bype.training.resume import Snapshot
 from bype.training.schedule import Schedule
@@ -97,7 +98,7 @@ def train(
     require_fitting(config, identity.shape, identity.num_train)
     asked = json.dumps([config.to_fields(), identity.fingerprint], sort_keys=True)
     group.require_same(asked.encode(), "the config or the data")
-    group.require_same_rounding()
+    group.require_same_rounding(rounding())
     # A launcher restarts lost processes. The one before may hold the run until it notices, or until its lock is stale.
     patience = 0.0 if group.launcher is None else stale_seconds() + 5
     with ExitStack() as at_end:
