@@ -1,6 +1,7 @@
 """The store: what goes in comes out, nothing half-made stays, and nothing in it is believed unchecked."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -162,11 +163,17 @@ def test_links_and_missing_or_cut_shards_are_refused(tmp_path):
     shard = tmp_path / "store" / "train-000000.rows"
     content = shard.read_bytes()
     shard.write_bytes(content[:-1])
-    with pytest.raises(StoreError, match="bytes where the manifest says"):
-        Store(tmp_path / "store").split("train")
+    for use in (lambda store: store.split("train"), Store.verify):
+        with pytest.raises(StoreError, match="bytes where the manifest says"):
+            use(Store(tmp_path / "store"))
     shard.unlink()
     with pytest.raises(StoreError, match="cannot open"):
         Store(tmp_path / "store").split("train")
+    for make in (os.mkfifo, os.mkdir):
+        make(shard)
+        with pytest.raises(StoreError, match="is no file"):
+            Store(tmp_path / "store").verify()
+        shard.unlink() if shard.is_fifo() else shard.rmdir()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(content)
     shard.symlink_to(elsewhere)

@@ -147,6 +147,21 @@ def state(change: Callable[[Any], Any]) -> Callable[[Path], None]:
     return apply
 
 
+def adam(key: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None]:
+    """Change a part of Adam's state, for all parameters."""
+
+    def apply(run: Path) -> None:
+        for folder in (run / "checkpoints").iterdir():
+            path = folder / "training.safetensors"
+            content = load(path.read_bytes())
+            changed = {name: change(value) for name, value in content.items() if name.endswith(f".{key}")}
+            assert changed
+            path.write_bytes(save(content | changed))
+            sign(folder, path.name)
+
+    return apply
+
+
 def linked(name: str) -> Callable[[Path], None]:
     def apply(run: Path) -> None:
         place, elsewhere = run / name, run.parent / "elsewhere"
@@ -300,6 +315,9 @@ BROKEN_WHEN_CONTINUED: dict[str, Callable[[Path], Any]] = {
     "sums of text": state(lambda s: s.update(shares=[[1, {"kl_z": "1"}]])),
     "sums of a list": state(lambda s: s.update(shares=[1])),
     "unknown state": state(lambda s: s.update(run="me")),
+    "small moments": adam("exp_avg", lambda value: torch.zeros(1)),
+    "moments of another type": adam("exp_avg_sq", lambda value: value.double()),
+    "steps that are no number": adam("step", lambda value: torch.tensor(torch.nan)),
     "linked checkpoints": linked("checkpoints"),
     "linked best": linked_best,
     "linked metrics": linked("metrics.jsonl"),

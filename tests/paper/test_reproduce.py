@@ -21,7 +21,7 @@ from bype.paper.cost import Pace, cost_lines, hours
 from bype.paper.items import ITEMS
 from bype.paper.page import BEGIN, END
 from bype.paper.records import Records
-from bype.paper.reproduce import cells_of, seconds_per_epoch
+from bype.paper.reproduce import cells_of, is_capped, seconds_per_epoch
 from bype.paper.tables import table
 from bype.run.lock import RunLock
 from small_runs import image_store
@@ -90,13 +90,24 @@ def test_cells_follow_the_papers_protocol():
             assert config_of(cell, REDUCED).length == "10 epochs"
 
 
-def test_our_training_differs_from_the_papers_in_the_training_alone():
-    names = {"length", "warm_up", "patience", "learning_rate", "normalise_gradients", "decay"}
+def test_what_our_training_changes():
+    training = {"length", "warm_up", "patience", "learning_rate", "normalise_gradients", "decay"}
     for prior, others in (("gaussian", set()), ("ours-5000", set()), ("vamp", {"vamp_start"})):
-        papers, ours = (config_of(Cell("mnist", "vae", name), FULL).to_fields() for name in (prior, f"{prior}-decay"))
-        assert {name for name in papers if papers[name] != ours[name]} == names | others
-        assert (ours["length"], ours["decay"]) == ("200 epochs", True)
-        assert config_of(Cell("mnist", "vae", f"{prior}-decay"), REDUCED).decay
+        for protocol, changed in ((FULL, training), (REDUCED, {"decay"})):
+            papers, ours = (
+                config_of(Cell("mnist", "vae", name), protocol).to_fields() for name in (prior, f"{prior}-decay")
+            )
+            assert {name for name in papers if papers[name] != ours[name]} == changed | others
+    config = config_of(Cell("mnist", "vae", "gaussian-decay"), FULL)
+    assert (config.length, config.decay) == ("200 epochs", True)
+    assert not is_capped(config.to_fields(), 200)  # it has no early stop
+
+
+def test_a_training_that_was_stopped_is_called_capped():
+    fields = config_of(Cell("mnist", "vae", "gaussian"), FULL).to_fields()
+    assert is_capped(fields, 600)
+    assert not is_capped(fields, 481)
+    assert not is_capped(config_of(Cell("mnist", "vae", "gaussian"), REDUCED).to_fields(), 10)
 
 
 def test_a_cell_goes_from_a_store_to_the_table_where_it_is_marked_as_reduced(filled):

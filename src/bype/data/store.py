@@ -79,8 +79,10 @@ class Split:
 
     def check_origins(self) -> Literal["rows", "names"] | None:
         """Refuse files of origins that are damaged, and return of what kind they are."""
-        none = self.origins(np.empty(0, dtype=np.int64))
-        return None if none is None else "rows" if none.dtype.kind == "i" else "names"
+        found = self.origins(np.empty(0, dtype=np.int64))
+        if found is None:
+            return None
+        return "rows" if found.dtype.kind == "i" else "names"
 
     def will_need(self, first_row: int, num_rows: int) -> None:
         """Tell the system that these rows will be read soon, so that it reads them in sequence."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 
 from bype.data.files import READ_FLAGS
@@ -18,7 +19,11 @@ def open_stored(path: Path) -> tuple[int, int]:
         descriptor = open_file(path, READ_FLAGS)
     except OSError as error:
         raise StoreError(f"cannot open {path}: {error.strerror}") from error
-    return descriptor, os.fstat(descriptor).st_size
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):  # a pipe may never end
+        os.close(descriptor)
+        raise StoreError(f"{path} is no file; {AGAIN}")
+    return descriptor, found.st_size
 
 
 def verify_stored(path: Path, sha256: str) -> None:

@@ -6,7 +6,7 @@ import platform
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from bype.paper.records import FILE_NAME, Record
 from bype.plates import is_image_shape, plate, png, to_bytes
 from bype.run.lock import LockError, RunLock
 from bype.run.opened import TrainedRun
-from bype.span import steps_per_epoch
+from bype.span import Span, steps_per_epoch
 from bype.training.display import Display
 from bype.training.loop import train
 
@@ -231,15 +231,12 @@ def _record(cell: Cell, protocol: Protocol, store: Store, run: Path) -> dict[str
         if "validation" in line
     ]
     epochs = curve[-1][0]
-    length, unit = config["length"].split()
-    may_stop = float(config["patience"].split()[0]) > 0
-    is_capped = not protocol.suffix and may_stop and unit.startswith("epoch") and epochs >= float(length)
     machine = json.loads((run / "manifest.json").read_text())
     machine.pop("data")  # where the store was
     steps = steps_per_epoch(len(store.split("train")), config["batch_size"])
     return {
         "cell": {"data": cell.data, "network": cell.network, "prior": cell.prior, "seed": cell.seed},
-        "protocol": protocol.name + (f", capped at {config['length']}" if is_capped else ""),
+        "protocol": protocol.name + (f", capped at {config['length']}" if is_capped(config, epochs) else ""),
         "commit": commit(),
         "machine": {**machine, "platform": platform.platform()},
         "data": {"fingerprint": store.manifest.fingerprint},
@@ -250,6 +247,13 @@ def _record(cell: Cell, protocol: Protocol, store: Store, run: Path) -> dict[str
         "curve": {"columns": ["epoch", "train -ELBO", "validation -ELBO"], "rows": curve},
         "results": json.loads((run / "evaluation.json").read_text()),
     }
+
+
+def is_capped(config: Mapping[str, Any], epochs: float) -> bool:
+    """Tell whether a training that may stop by itself went on until it was stopped."""
+    length = Span.parse(config["length"])
+    may_stop = Span.parse(config["patience"]).count > 0
+    return may_stop and length.unit == "epochs" and epochs >= length.count
 
 
 def seconds_per_epoch(run: Path, steps: int) -> float | None:

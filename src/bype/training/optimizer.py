@@ -41,15 +41,17 @@ class NormalisedAdam:
     @torch.no_grad()
     def step(self) -> None:
         """Apply the gradients; they stay until :meth:`clear`."""
-        gradients = self.gradients()
-        if not gradients:
+        moving = {name: parameter for name, parameter in self._parameters.items() if parameter.grad is not None}
+        if not moving:
             return
+        gradients = self.gradients()
         if self._normalise:
             normalise_(gradients)
-        moving = {name: parameter for name, parameter in self._parameters.items() if parameter.grad is not None}
         for name, parameter in moving.items():
             if name not in self._states:
-                self._states[name] = _start(parameter)
+                count = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                moments = torch.zeros_like(parameter), torch.zeros_like(parameter)
+                self._states[name] = dict(zip(_STATE, (count, *moments), strict=True))
         steps, averages, squares = ([self._states[name][key] for name in moving] for key in _STATE)
         torch._foreach_add_(steps, 1)
         torch._fused_adam_(
@@ -85,19 +87,13 @@ class NormalisedAdam:
         for name, parameter in self._parameters.items():
             found = {key: state[f"{name}.{key}"] for key in _STATE if f"{name}.{key}" in state}
             if found:
-                if [_kind(value) for value in found.values()] != [_kind(value) for value in _start(parameter).values()]:
+                kinds = [(value.shape, value.dtype) for value in found.values()]
+                moment = parameter.shape, parameter.dtype
+                fits = kinds == [(torch.Size(), torch.float32), moment, moment] and found["step"] >= 0
+                if not fits:
                     raise ValueError(f"the state of Adam does not fit {name}")
                 states[name] = {key: value.to(parameter.device) for key, value in found.items()}
         self._states = states
-
-
-def _start(parameter: Tensor) -> dict[str, Tensor]:
-    count = torch.zeros((), device=parameter.device)
-    return dict(zip(_STATE, (count, torch.zeros_like(parameter), torch.zeros_like(parameter)), strict=True))
-
-
-def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
-    return tensor.shape, tensor.dtype
 
 
 def rounding() -> bytes:

@@ -58,7 +58,7 @@ class Schedule:
         self._known = {step: Pace(step, seconds, after) for step, seconds, after in json.loads(received)}
         self._last, self._rate, self._held = Pace(0, 0.0, 1), 0.0, 0.0
         self._started = clock()
-        self._reserved: float | None = 0.0  # None after a reading of an earlier process, which reserved enough
+        self._reserved: float | None = 0.0  # None after a reading of an earlier process: it counts its own
         self._newly_reserved = 0.0
         self._share_now = self._share_before = 0.0
 
@@ -137,9 +137,10 @@ class Schedule:
 
     def _look(self, step: int) -> Pace:
         """Read the clock before ``step``, and decide when to read it again: sooner at the start and near the end."""
-        seconds = self._last.seconds + self._clock() - self._started + self._newly_reserved
+        passed = self._clock() - self._started
+        seconds = self._last.seconds + passed + self._newly_reserved
         self._newly_reserved = 0.0
-        rate = max(1e-9, (seconds - self._last.seconds) / max(1, step - self._last.step))
+        rate = max(1e-9, passed / max(1, step - self._last.step))  # a shorter reserve is no gain of time
         left = max(0.0, self._length.count - seconds)
         planned = min(self._length.count / _LOOKS, max(left / 2, rate)) / rate
         own = [step, round(seconds, 4), step + max(1, min(int(planned), 4 * step))]
