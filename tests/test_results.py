@@ -8,6 +8,7 @@ import coreset_classifier
 import labels
 import outliers
 import own_data
+import peers
 from bype.evaluation.records import read_results
 from bype.paper.page import draw_all, printed
 from bype.paper.records import Records
@@ -67,6 +68,13 @@ def test_the_page_of_a_users_own_data_is_printed_from_the_records():
     page = (ROOT / "docs" / "results" / "own-data.md").read_text()
     assert "\n".join(printed_lines) in page
     assert len(printed_lines) > 8
+
+
+def test_the_table_of_another_library_is_printed_from_the_records():
+    lines = list(peers.pages(ROOT / "results" / "own-data-peers", ROOT / "results" / "own-data"))
+    page = (ROOT / "docs" / "results" / "own-data.md").read_text()
+    assert "\n".join(lines) in page
+    assert len(lines) == 2 + 3 * len(peers.SETS)
 
 
 def test_the_page_of_outliers_is_printed_from_the_records():
