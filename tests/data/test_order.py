@@ -10,8 +10,8 @@ from scipy import stats
 from bype.data.order import KeyedPermutation, Order, derive_key
 
 
-def test_sizes_up_to_4096_are_bijections_with_their_inverses():
-    for size in (*range(1, 1026), *range(1031, 4095, 61), 4095, 4096):
+def test_every_size_up_to_4096_is_a_bijection_with_its_inverse():
+    for size in range(1, 4097):
         permutation = KeyedPermutation(size, derive_key(size))
         elements = permutation(np.arange(size))
         assert np.array_equal(np.bincount(elements, minlength=size), np.ones(size))

@@ -150,7 +150,7 @@ class Store:
             self.manifest = decode_file(Manifest, path)
         except FileError as error:
             is_run = (self.folder / "config.json").exists()
-            hint = "this is a run; give the store that it was trained on" if is_run else "prepare the data again"
+            hint = "this is a run; give the store that it was trained on" if is_run else AGAIN
             raise StoreError(f"{error}; {hint}") from error
 
     def split(self, name: str) -> Split:
