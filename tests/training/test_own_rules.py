@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bype.pseudocoreset.rule import Rule
+from bype.run.config import ConfigError
 from bype.run.directory import RunError
 from bype.training.loop import train
 from small_runs import image_store, small_config
@@ -48,3 +49,14 @@ def test_a_run_resumes_only_with_the_arguments_that_its_rule_had(store, tmp_path
     with pytest.raises(RunError, match="start"):
         train(small_config(length="2 epochs"), store, tmp_path / "run", rule=partial(Counting, start=2))
     assert train(small_config(length="2 epochs"), store, tmp_path / "run", rule=partial(Counting, start=1)).step > 0
+
+
+def test_a_rule_needs_a_name_of_its_own_and_settings_that_can_be_written(store, tmp_path):
+    def made(model):
+        return Counting(model)
+
+    for rule in (made, lambda model: Counting(model)):
+        with pytest.raises(ConfigError, match="could be any function of this name"):
+            train(small_config(), store, tmp_path / "run", rule=rule)
+    with pytest.raises(ConfigError, match="not JSON serializable; give numbers or words"):
+        train(small_config(), store, tmp_path / "run", rule=partial(Counting, start=object()))

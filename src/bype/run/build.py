@@ -42,6 +42,7 @@ from bype.pseudocoreset.step_sizes import InverseTimeSteps, RestartedAdam
 from bype.pseudocoreset.tracking import TrackedPseudocoresetPrior, Tracking
 from bype.randomness import generator_for
 from bype.run.config import ConfigError, TrainingConfig
+from bype.span import Span, steps_per_epoch
 
 
 def scaling_for(config: TrainingConfig, shape: tuple[int, ...]) -> Scaling | None:
@@ -87,6 +88,14 @@ def require_fitting(config: TrainingConfig, shape: tuple[int, ...], num_train: i
         )
     if config.likelihood == "bernoulli" and config.network == "dense":
         raise ConfigError("the network dense starts from the mean of pixels, not logits; for bernoulli choose vae")
+    patience, interval = Span.parse(config.patience), Span.parse(config.validate_every)
+    if patience.count and interval.is_fixed:
+        per_epoch = steps_per_epoch(num_train, config.batch_size)
+        if patience.in_steps(per_epoch) < interval.in_steps(per_epoch):
+            raise ConfigError(
+                f"a patience of {config.patience} ends before the next validation, which comes every "
+                f"{config.validate_every}; take a longer patience, or validate more often"
+            )
     starts_at_examples = {"bype": config.points_start, "vamp": config.vamp_start}.get(config.prior) == "examples"
     if starts_at_examples and config.components > num_train:
         raise ConfigError(

@@ -193,12 +193,25 @@ class CheckpointFolder:
         return place, manifest
 
     def load_newest(self, warn: Callable[[str], None], max_bytes: int) -> Checkpoint | None:
-        """Return the newest checkpoint that is complete, with a warning for each that is not."""
+        """Return the newest checkpoint that is complete, with a warning for each newer one; None if there are none.
+
+        If there are some and all are damaged or cannot be read, this raises: a run that began again would remove them.
+        """
+        problems = []
         for step in self.steps():
             try:
-                return self.load(step, max_bytes)
+                found = self.load(step, max_bytes)
             except CheckpointError as error:
-                warn(f"checkpoint {step} is not used: {error}")
+                problems.append(f"checkpoint {step} is not used: {error}")
+                continue
+            for problem in problems:
+                warn(problem)
+            return found
+        if problems:
+            raise CheckpointError(
+                f"no checkpoint in {self.folder} can be used ({problems[0]}); if the disk cannot be read at the "
+                f"moment, try again later; if the files are lost, choose another --out to train anew"
+            )
         return None
 
 

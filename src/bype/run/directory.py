@@ -143,10 +143,13 @@ class RunDirectory:
                     f"{self.folder} holds a model that was saved or shared, which cannot be trained further; "
                     f"choose another --out"
                 )
+            if self.best.steps() and self._has_ended():
+                raise RunError(
+                    f"{self.folder} holds a trained model, but its checkpoints are gone, so it cannot be trained "
+                    f"further; choose another --out"
+                )
             self.check_fence()
-            shutil.rmtree(self.best.folder, ignore_errors=True)
-            for name in ("audit.json", "evaluation.json"):  # of a model that is gone
-                (self.folder / name).unlink(missing_ok=True)
+            self._remove_leftovers(config)
             self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(data)})
             return
         saved_config, saved_data = read_config(self.folder)
@@ -162,6 +165,22 @@ class RunDirectory:
             )
         if not is_same_data:
             raise RunError(f"{self.folder} was trained on other data, not {data.store}; choose another --out")
+
+    def _has_ended(self) -> bool:
+        """Tell whether a training in this folder has come to an end: then there was a checkpoint."""
+        path = self.folder / "status.json"
+        status = read_json(path) if path.exists() else {}
+        return isinstance(status, dict) and status.get("state") in ("finished", "stopped")
+
+    def _remove_leftovers(self, config: TrainingConfig) -> None:
+        """Remove what a run left that failed before its first checkpoint."""
+        for folder in (self.best.folder, self.folder / "tensorboard"):
+            shutil.rmtree(folder, ignore_errors=True)
+        names = ["audit.json", "broken.json", "evaluation.json", "timings.jsonl"]
+        if (self.folder / "config.json").exists() and read_config(self.folder)[0] != config:
+            names.append("pace.json")  # with the same config, the run follows the clock of the run before
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
 
     def _is_longer(self, saved: TrainingConfig, config: TrainingConfig, data: DataIdentity) -> bool:
         """Tell whether only the length has changed, nothing else depends on it, and it was not exceeded yet."""

@@ -32,7 +32,7 @@ class TrainedRun:
     >>> from pathlib import Path
     >>> TrainedRun.open(Path("nowhere"))
     Traceback (most recent call last):
-    bype.run.directory.RunError: nowhere is no run, it has no config.json; make one with: bype train
+    bype.run.directory.RunError: nowhere is no run, it has no config.json; make one with: bype fit
     """
 
     folder: Path
@@ -60,7 +60,7 @@ class TrainedRun:
         folder, data = Path(folder), None if data is None else Path(data)
         if not (folder / "config.json").exists():
             is_store = (folder / "manifest.json").exists()
-            way_out = "this is a store; give a run that was trained on it" if is_store else "make one with: bype train"
+            way_out = "this is a store; give a run that was trained on it" if is_store else "make one with: bype fit"
             raise RunError(f"{folder} is no run, it has no config.json; {way_out}")
         config, identity = read_config(folder)
         checkpoints, step = best_checkpoint(folder)

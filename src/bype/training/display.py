@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from bype.console import is_silent
@@ -138,7 +139,7 @@ class LiveDisplay(PlainDisplay):
         self._write(text + (" | best" if line.get("best") else ""))
 
     def warn(self, message: str) -> None:
-        self._console.print(f"[yellow]warning:[/yellow] {message}")
+        self._console.print("[yellow]warning:[/yellow]", escape(message), highlight=False)  # paths may hold brackets
 
     def close(self) -> None:
         self._progress.stop()

@@ -131,10 +131,22 @@ def _with_own_rule(config: TrainingConfig, rule: OwnRule) -> TrainingConfig:
 
 
 def _name_of(rule: Callable[..., object]) -> str:
-    """Return what a run is saved with, so that it resumes only with the same rule."""
+    """Return what a run is saved with, so that it resumes only with the same rule; refuse one without a clear name."""
     if isinstance(rule, functools.partial):
+        try:
+            json.dumps([rule.args, rule.keywords])
+        except TypeError as error:
+            raise ConfigError(
+                f"a run saves the settings of its rule as text: {error}; give numbers or words"
+            ) from error
         return f"{_name_of(rule.func)}{rule.args}{rule.keywords}"
-    return f"{rule.__module__}.{getattr(rule, '__qualname__', type(rule).__qualname__)}"
+    name = f"{rule.__module__}.{getattr(rule, '__qualname__', type(rule).__qualname__)}"
+    if not isinstance(rule, type) and ("<lambda>" in name or "<locals>" in name):
+        raise ConfigError(
+            f"the rule {name} could be any function of this name; give a class, a function of a module, or a "
+            f"functools.partial of one"
+        )
+    return name
 
 
 class Trainer:
@@ -208,9 +220,12 @@ class Trainer:
                 if self._is_due(self._config.checkpoint_every):
                     self._snapshot.save(self.state)
             self._snapshot.save(self.state)
-        if self.state.is_update_due or not self._is_complete():
-            return Outcome("stopped", self.state.step, self.state.best, self._stop.signal or signal.SIGTERM)
-        return Outcome("finished", self.state.step, self.state.best)
+            is_finished = self._is_complete() and not self.state.is_update_due
+            if is_finished and self.state.has_terms(self._group):
+                self._validate()  # after the checkpoint: a longer run continues as if it had not been made
+        if is_finished:
+            return Outcome("finished", self.state.step, self.state.best)
+        return Outcome("stopped", self.state.step, self.state.best, self._stop.signal or signal.SIGTERM)
 
     def _train_step(self) -> bool:
         """Take a step; tell whether all processes shall stop after it."""
@@ -252,6 +267,7 @@ class Trainer:
         self._reporter.stepped(self.state.step, self._schedule.share, self._timings)
         return bool(stop > 0)
 
+    @torch.no_grad()
     def _validate(self) -> None:
         """Score the validation split and keep the best model; without a split, log the training terms alone."""
         if self._validation is None:

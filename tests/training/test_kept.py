@@ -1,0 +1,130 @@
+"""What a training must not lose: its checkpoints, its best model, the steps at its end."""
+
+import dataclasses
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bype.data.files import FileError
+from bype.data.store import Store
+from bype.pseudocoreset.settings import FrozenSettings
+from bype.run import checkpoint
+from bype.run.checkpoint import CheckpointError
+from bype.run.config import ConfigError
+from bype.run.directory import RunDirectory, RunError
+from bype.run.identity import DataIdentity
+from bype.run.opened import TrainedRun
+from bype.training.display import LiveDisplay
+from bype.training.loop import train
+from bype.training.validation import Validation
+from small_runs import image_store, small_config
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return image_store(tmp_path_factory.mktemp("kept"), count=250)
+
+
+def config(**changes):
+    chosen = {"batch_size": 50, "length": "3 epochs", "checkpoint_every": "1 epoch", "rule": FrozenSettings()}
+    return small_config(**(chosen | changes))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    kept = [path for name in ("checkpoints", "best") for path in (folder / name).rglob("*")]
+    kept += [folder / "config.json", folder / "metrics.jsonl"]
+    return {str(path): path.read_bytes() for path in kept if path.is_file()}
+
+
+def lines(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_whose_checkpoints_cannot_be_read_is_not_begun_anew(store, tmp_path, monkeypatch):
+    train(config(), store, tmp_path / "run")
+    before = files(tmp_path / "run")
+
+    def fail(path, max_bytes):
+        raise FileError(f"cannot read {path}: Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(checkpoint, "read_bounded", fail)
+        with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be used .*Input/output error.*--out"):
+            train(config(), store, tmp_path / "run")
+    assert files(tmp_path / "run") == before
+    assert train(config(), store, tmp_path / "run").state == "finished"
+
+
+def test_a_trained_model_without_checkpoints_is_not_replaced(store, tmp_path):
+    train(config(), store, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    before = files(tmp_path / "run")
+    for asked in (config(), config(seed=1)):
+        with pytest.raises(RunError, match=r"checkpoints are gone.*choose another --out"):
+            train(asked, store, tmp_path / "run")
+    assert files(tmp_path / "run") == before
+
+
+def test_another_config_does_not_follow_the_clock_of_a_run_that_failed(store, tmp_path):
+    data = DataIdentity.of(Store(store))
+    timed = config(length="5 seconds")
+    leftovers = ("pace.json", "broken.json", "timings.jsonl")
+    for asked, keeps in ((timed, True), (dataclasses.replace(timed, hidden=9), False)):
+        with RunDirectory(tmp_path / "run") as run:
+            run.write("config.json", {"config": timed.to_fields(), "data": dataclasses.asdict(data)})
+            for name in leftovers:
+                (run.folder / name).write_text("{}")
+            run.save_or_compare_config(asked, data)
+            assert [(run.folder / name).exists() for name in leftovers] == [keeps, False, False]
+
+
+def test_the_last_steps_are_validated_too(store, tmp_path):
+    asked = config(length="10 steps", learning_rate=1e-3)  # an epoch has three
+    outcome = train(asked, store, tmp_path / "run")
+    assert [line["step"] for line in lines(tmp_path / "run")] == [3, 6, 9, 10]
+    assert outcome.best == min(line["validation"]["negative_elbo"] for line in lines(tmp_path / "run"))
+    assert TrainedRun.open(tmp_path / "run", store).step == 10
+    once = files(tmp_path / "run")
+    train(asked, store, tmp_path / "run")
+    assert files(tmp_path / "run") == once
+
+
+def test_a_longer_run_continues_as_if_the_last_steps_had_not_been_validated(store, tmp_path):
+    for length in ("10 steps", "4 epochs"):
+        train(config(length=length), store, tmp_path / "run")
+    train(config(length="4 epochs"), store, tmp_path / "whole")
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+    model = "checkpoints/12/model.safetensors"
+    assert (tmp_path / "run" / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
+
+
+def test_patience_that_no_validation_can_end_is_refused(store, tmp_path):
+    impatient = config(patience="5 steps", validate_every="2 epochs")
+    with pytest.raises(ConfigError, match="a patience of 5 steps ends before the next validation"):
+        train(impatient, store, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    train(dataclasses.replace(impatient, patience="6 steps"), store, tmp_path / "run")
+
+
+def test_validation_keeps_no_graph_of_the_prior(store, tmp_path, monkeypatch):
+    seen = []
+    means = Validation.means
+
+    def watch(self, prior):
+        seen.append(prior.means.requires_grad)
+        return means(self, prior)
+
+    monkeypatch.setattr(Validation, "means", watch)
+    train(config(length="1 epoch"), store, tmp_path / "run")
+    assert seen == [False]
+
+
+def test_a_warning_shows_paths_with_brackets():
+    out = io.StringIO()
+    display = LiveDisplay(Console(file=out, force_terminal=True, width=200))
+    display.warn("checkpoint 3 is not used: /data/[old]/[/tmp]")
+    assert "/data/[old]/[/tmp]" in out.getvalue()
