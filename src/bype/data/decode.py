@@ -2,6 +2,7 @@
 
 import re
 import reprlib
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -40,11 +41,11 @@ def decode(kind: type[Kind], value: Any) -> Kind:
     return decoded
 
 
-def decode_file(kind: type[Kind], path: Path) -> Kind:
-    """Read a JSON file of bounded size as an instance of ``kind``."""
+def decode_file(kind: type[Kind], path: Path, newest: Callable[[Any], Any] = lambda value: value) -> Kind:
+    """Read a JSON file of bounded size as an instance of ``kind``; ``newest`` brings an older format to the newest."""
     value = read_json(path)
     try:
-        return decode(kind, value)
+        return decode(kind, newest(value))
     except ValueError as error:
         raise FileError(f"{path}: {error}") from error
 

@@ -47,7 +47,9 @@ def as_stored(examples: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 def spread_rows(total: int, most: int) -> Rows:
     """Return all row numbers below ``total``, or ``most`` that are evenly spread."""
-    return np.unique(np.linspace(0, total - 1, min(total, most)).round().astype(np.int64))
+    if most >= total:
+        return np.arange(total)
+    return np.unique(np.linspace(0, total - 1, most).round().astype(np.int64))
 
 
 class TrainingOrder:

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def write_atomic(path: Path, content: bytes, before_replace: Callable[[], None] 
 
 
 @contextmanager
-def new_folder(folder: Path, replace: bool = False) -> Iterator[Path]:
+def new_folder(folder: Path, replace: Collection[str] | None = None) -> Iterator[Path]:
     """Yield a partial folder to write to, which becomes ``folder`` at the end; if anything raises, nothing is left.
 
     Parameters
@@ -100,10 +100,11 @@ def new_folder(folder: Path, replace: bool = False) -> Iterator[Path]:
     folder
         The folder. It must not exist yet, or be empty.
     replace
-        Replace what is there instead.
+        Replace the folder instead. It may hold files and folders of these names, and of those that are written; with
+        anything else in it, it is refused.
     """
     folder = folder.absolute()
-    if not replace and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if replace is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileError(f"{folder} exists and is not empty; choose another path")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent) as scratch:
@@ -112,9 +113,19 @@ def new_folder(folder: Path, replace: bool = False) -> Iterator[Path]:
         yield partial
         sync_folder(partial)
         if folder.exists():
+            _refuse_others(folder, {*(replace or ()), *(path.name for path in partial.iterdir())})
             folder.replace(Path(scratch) / "old")
         partial.replace(folder)
     sync_folder(folder.parent)
+
+
+def _refuse_others(folder: Path, known: Collection[str]) -> None:
+    """Refuse to replace a folder that holds more than the names that are known."""
+    others = sorted(path.name for path in folder.iterdir() if path.name not in known)
+    if others:
+        raise FileError(
+            f"{folder} also holds {' and '.join(others[:3])}, which would be lost; move them, or choose another folder"
+        )
 
 
 def to_json(content: Any) -> bytes:

@@ -44,7 +44,7 @@ class SplitManifest:
     def __post_init__(self) -> None:
         """Check the numbers of rows, and that every row has a label or none has one."""
         counts, labels = ([shard.rows for shard in shards] for shards in (self.rows, self.labels))
-        require(all(count >= 0 for count in counts), "a shard must not have a negative number of rows")
+        require(bool(counts) and all(count > 0 for count in counts), "a split and its shards need at least one row")
         require(not labels or labels == counts, "the numbers of labels and of rows differ")
 
     @property

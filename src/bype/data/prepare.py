@@ -1,5 +1,6 @@
 """From a source to a store."""
 
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -132,7 +133,7 @@ def _division(pool: Pool, validation: float | None, test: float | None, key: int
 
 def _number(value: float, num_rows: int, name: str) -> int:
     """Return the number of examples that a count means, or a share if it is below 1."""
-    if value < 0 or (value >= 1 and value != int(value)):
+    if not math.isfinite(value) or value < 0 or (value >= 1 and value != int(value)):
         raise SourceError(f"--{name} must be a share below 1 or a whole number of examples, not {value}")
     if value >= 1 or value == 0:
         return int(value)

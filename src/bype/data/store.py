@@ -37,6 +37,7 @@ class Split:
         self._dtype = DTYPES[manifest.dtype]
         self._content = manifest.splits[name]
         self._row_bytes = manifest.row_bytes
+        self._num_classes = len(manifest.classes)
         self._ends = np.cumsum([shard.rows for shard in self._content.rows], dtype=np.int64)
         self._files = [_open_shard(folder, shard, self._row_bytes) for shard in self._content.rows]
         self._label_files = [_open_shard(folder, shard, LABEL_DTYPE.itemsize) for shard in self._content.labels]
@@ -70,7 +71,10 @@ class Split:
         if not self.has_labels:
             raise StoreError(f"split {self.name} has no labels")
         self._check(rows)
-        return self._read(self._label_files, rows, LABEL_DTYPE.itemsize).view(LABEL_DTYPE).reshape(-1)
+        labels = self._read(self._label_files, rows, LABEL_DTYPE.itemsize).view(LABEL_DTYPE).reshape(-1)
+        if len(labels) and not (labels.min() >= 0 and labels.max() < self._num_classes):
+            raise StoreError(f"split {self.name} has labels of classes that {self._folder} does not name; {AGAIN}")
+        return labels
 
     def origins(self, rows: Rows) -> NDArray[Any] | None:
         """Return where examples came from, files or rows of the source; ``None`` if the store does not know."""

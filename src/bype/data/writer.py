@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bype.data.files import write_synced
+from bype.data.files import MAX_JSON_BYTES, write_synced
 from bype.data.manifest import DTYPES, LABEL_DTYPE, SPLITS, Manifest, Shard, SplitManifest, require, shard_name
 from bype.data.origins import Origin, OriginsWriter
 from bype.system import sync_folder
@@ -118,8 +118,14 @@ class StoreWriter:
             if (kinds := self._shards.get(name))
         }
         self.manifest = Manifest(self._shape, self._dtype, self._classes, self._names, self._source, splits)
+        content = self.manifest.to_bytes()
+        require(
+            len(content) <= MAX_JSON_BYTES,
+            f"the names of columns and classes take {len(content):,} bytes, more than the {MAX_JSON_BYTES:,} that a "
+            f"store may have; give shorter names, or leave them out",
+        )
         self._origins.finish({name: split.num_rows for name, split in splits.items()})
-        write_synced(self._partial / "manifest.json", self.manifest.to_bytes())
+        write_synced(self._partial / "manifest.json", content)
         self._partial.rename(self._folder)
         sync_folder(self._folder.parent)
 

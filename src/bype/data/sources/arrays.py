@@ -2,11 +2,12 @@
 
 import math
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -73,6 +74,8 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
 
 
 Header = tuple[tuple[int, ...], np.dtype[Any]]
+_MAX_TURNED_BYTES = 2**32
+"""Arrays in Fortran order are held in memory, since their rows are not in one piece; larger ones are refused."""
 
 
 def layout(path: Path | str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[tuple[int, ...], str, bool]:
@@ -109,7 +112,7 @@ class _Arrays:
         self._members = {"x": None} if path.suffix == ".npy" else self._archive_members()
         self.headers: dict[str, Header] = {}
         for name in self._members:
-            with self._open(name) as (_, header):
+            with self._open(name) as (_, header, _):
                 self.headers[name] = header
         if not self.headers:
             raise SourceError(f"{path} holds no arrays")
@@ -117,26 +120,31 @@ class _Arrays:
     def _archive_members(self) -> dict[str, str | None]:
         try:
             with zipfile.ZipFile(self.path) as archive:
-                return {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
+                members: dict[str, str | None] = {
+                    name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")
+                }
+                lower = {name.lower(): member for name, member in members.items()}
+                return lower if len(lower) == len(members) else members  # X is as good as x
         except (zipfile.BadZipFile, OSError) as error:
             raise SourceError(f"cannot read {self.path}: {error}") from error
 
     @contextmanager
-    def _open(self, name: str) -> Iterator[tuple[IO[bytes], Header]]:
+    def _open(self, name: str) -> Iterator[tuple[IO[bytes], Header, bool]]:
+        """Open an array at its first number, with its header and whether it is in Fortran order."""
         member = self._members[name]
         try:
             if member is None:
                 with self.path.open("rb") as file:
-                    yield file, self._read_header(file)
+                    yield file, *self._read_header(file)
             else:
                 with zipfile.ZipFile(self.path) as archive, archive.open(member) as file:
-                    yield file, self._read_header(file)
-        except (OSError, zipfile.BadZipFile, EOFError, ValueError) as error:
+                    yield file, *self._read_header(file)
+        except (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
             if isinstance(error, SourceError):
                 raise
             raise SourceError(f"cannot read {self.path}: {error}") from error
 
-    def _read_header(self, file: IO[bytes]) -> Header:
+    def _read_header(self, file: IO[bytes]) -> tuple[Header, bool]:
         version = npy_format.read_magic(file)
         if version == (1, 0):
             shape, column_major, dtype = npy_format.read_array_header_1_0(file)
@@ -144,20 +152,34 @@ class _Arrays:
             shape, column_major, dtype = npy_format.read_array_header_2_0(file)
         else:
             raise SourceError(f"{self.path} has an unknown version of NumPy's format, {version}")
-        if dtype.hasobject or column_major or not shape or 0 in shape:
-            raise SourceError(f"{self.path}: arrays must be non-empty, of plain numbers and in C order")
-        return shape, dtype
+        if dtype.hasobject:
+            raise SourceError(f"{self.path} holds Python objects, not numbers; save it as numbers: array.astype(float)")
+        if not shape or 0 in shape:
+            raise SourceError(f"{self.path} holds an array of shape {shape}, which has no examples")
+        is_turned = column_major and len(shape) > 1
+        if is_turned and math.prod(shape) * dtype.itemsize > _MAX_TURNED_BYTES:
+            raise SourceError(f"{self.path} is large and in Fortran order; save it with np.ascontiguousarray(array)")
+        return (shape, dtype), is_turned
 
     def _blocks(self, name: str) -> Iterator[np.ndarray[Any, Any]]:
-        with self._open(name) as (file, (shape, dtype)):
-            row_bytes = math.prod(shape[1:]) * dtype.itemsize
-            step = max(1, CHUNK_BYTES // row_bytes)
+        with self._open(name) as (file, (shape, dtype), is_turned):
+            step = max(1, CHUNK_BYTES // (math.prod(shape[1:]) * dtype.itemsize))
+            whole = self._exactly(file, shape, dtype, "F") if is_turned else None
             for first in range(0, shape[0], step):
                 count = min(step, shape[0] - first)
-                content = file.read(count * row_bytes)
-                if len(content) != count * row_bytes:
-                    raise SourceError(f"{self.path} ends too early: it was cut off; copy or download it again")
-                yield np.frombuffer(content, dtype).reshape(count, *shape[1:])
+                if whole is None:
+                    yield self._exactly(file, (count, *shape[1:]), dtype, "C")
+                else:
+                    yield np.ascontiguousarray(whole[first : first + count])
+
+    def _exactly(
+        self, file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any], order: Literal["C", "F"]
+    ) -> np.ndarray[Any, Any]:
+        size = math.prod(shape) * dtype.itemsize
+        content = file.read(size)
+        if len(content) != size:
+            raise SourceError(f"{self.path} ends too early: it was cut off; copy or download it again")
+        return np.frombuffer(content, dtype).reshape(shape, order=order)
 
     def _rows_of(self, name: str) -> Iterator[int]:
         for block in self._blocks(name):

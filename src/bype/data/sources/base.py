@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 CHUNK_BYTES = 2**22
 MAX_CLASSES = 100_000
 SPLIT_NAMES = {"train": "train", "training": "train", "validation": "validation", "valid": "validation",
-               "val": "validation", "dev": "validation", "test": "test"}  # fmt: skip
+               "val": "validation", "dev": "validation", "test": "test", "testing": "test"}  # fmt: skip
 """What files and folders of a split are called, in lower case."""
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -17,6 +18,9 @@ _DIGITS = 10
 def is_idx_folder(folder: Path) -> bool:
     """Tell whether a folder holds the four files."""
     return _find(folder, "train-images-idx3-ubyte") is not None
+
+
+_DAMAGED = (OSError, EOFError, zlib.error)
 
 
 def open_idx(folder: Path, options: SourceOptions) -> Source:
@@ -67,7 +71,7 @@ def _header(path: Path, num_dimensions: int) -> tuple[int, ...]:
     try:
         with _open(path) as file:
             return _read_header(file, path, num_dimensions)
-    except (OSError, EOFError) as error:
+    except _DAMAGED as error:
         raise SourceError(f"cannot read {path}: {error}") from error
 
 
@@ -97,12 +101,24 @@ def _read(images: Path, labels: Path) -> Iterator[Chunk]:
                 np.frombuffer(pixels, np.uint8).reshape(count, 1, height, width),
                 np.frombuffer(targets, np.uint8).astype(np.int32),
             )
+        for file, path in ((image_file, images), (label_file, labels)):
+            _require_end(file, path)
+
+
+def _require_end(file: BinaryIO, path: Path) -> None:
+    """Refuse a file that is too long. Where it ends, gzip compares the checksum."""
+    try:
+        is_end = not file.read(1)
+    except _DAMAGED as error:
+        raise SourceError(f"cannot read {path}: {error}; download it again") from error
+    if not is_end:
+        raise SourceError(f"{path} is longer than its header says; download it again")
 
 
 def _exactly(file: BinaryIO, size: int, path: Path) -> bytes:
     try:
         content = file.read(size)
-    except (OSError, EOFError) as error:
+    except _DAMAGED as error:
         raise SourceError(f"cannot read {path}: {error}") from error
     if len(content) != size:
         raise SourceError(f"{path} ends too early: it was cut off; download it again")

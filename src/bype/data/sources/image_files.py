@@ -165,7 +165,8 @@ def read_image_file(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 def _open(file: Path | BytesIO) -> Image.Image:
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # Pillow warns of images that decode to gigabytes
+        warnings.simplefilter("ignore")  # odd metadata do not hurt
+        warnings.simplefilter("error", Image.DecompressionBombWarning)  # of images that decode to gigabytes
         try:
             return Image.open(file)
         except UnidentifiedImageError:
@@ -193,11 +194,18 @@ def _learn_heic() -> None:
     pillow_heif.register_heif_opener()
 
 
+def _orientation(image: Image.Image) -> int:
+    """Return how a camera was held, as its file says."""
+    if image.format == "PNG" and not {"exif", "Raw profile type exif"} & image.info.keys():
+        return 1  # else Pillow decodes the whole image to search for it at the end
+    return int(image.getexif().get(_ORIENTATION, 1))
+
+
 def _look(file: Path | BytesIO) -> tuple[str, tuple[int, int]] | str:
     """Return an image's mode and size as displayed, without decoding it; or why it cannot be read."""
     try:
         with _open(file) as image:
-            turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+            turned = _orientation(image) in (5, 6, 7, 8)
             mode = image.mode
             if mode in ("P", "PA"):
                 mode = image.palette.mode if image.palette else "RGB"
@@ -210,7 +218,7 @@ def _read_pixels(file: Path | BytesIO, channels: int, size: tuple[int, int] | No
     """Return the pixels (channels, height, width), upright, on a white background; or why they cannot be read."""
     try:
         with _open(file) as opened:
-            turn = _TURNS.get(opened.getexif().get(_ORIENTATION, 1))
+            turn = _TURNS.get(_orientation(opened))
             image = opened if turn is None else opened.transpose(turn)
             if image.mode in _NUMBERS:
                 image = Image.fromarray(_bytes_of(np.asarray(image, dtype=np.float64), image.mode == "F"))
@@ -228,13 +236,18 @@ def _read_pixels(file: Path | BytesIO, channels: int, size: tuple[int, int] | No
 
 
 def _bytes_of(values: NDArray[np.float64], are_floats: bool) -> NDArray[np.uint8]:
-    """Return numbers as bytes: floats up to 1 are shares of white; whole numbers above 255 have 16 bits."""
-    highest, scale = values.max(), 1.0
-    if are_floats and highest <= 1:
-        scale = 255.0
-    elif not are_floats and highest > 255:
-        scale = 255 / 65535
-    return np.clip(values * scale, 0, 255).astype(np.uint8)
+    """Return numbers as bytes: whole numbers have 16 bits; floats are shares of white, or bytes if one is above 1.
+
+    Whole numbers of all images have one scale, whatever is in each. If this cannot be meant, ``ValueError`` is raised.
+    """
+    white = 65535
+    if are_floats:
+        white = 1 if values.max() <= 1 else 255
+    if not (values.min() >= 0 and values.max() <= white):  # also if one is not a number
+        raise ValueError(f"its pixels must lie between 0 and {white}: scale them, or save it with 8 bits")
+    if not are_floats and 0 < values.max() <= 255:
+        raise ValueError("its 16 bits hold numbers below 256: scale them to 65535, or save it with 8 bits")
+    return (values * (255 / white)).astype(np.uint8)
 
 
 def _reason(error: BaseException) -> str:

@@ -18,6 +18,7 @@ def open_images(folder: Path, options: SourceOptions) -> Source:
     parts = {path: path.relative_to(folder).parts for path in files}
     splits = {path: SPLIT_NAMES.get(names[0].lower()) if len(names) > 1 else None for path, names in parts.items()}
     if None in splits.values() or "train" not in splits.values():  # these folders are classes
+        _refuse_stray(folder, splits)
         splits = dict.fromkeys(files)
     below = {path: names[0 if splits[path] is None else 1 : -1] for path, names in parts.items()}
     has_labels = all(below.values())
@@ -30,4 +31,19 @@ def open_images(folder: Path, options: SourceOptions) -> Source:
                 yield ImageFile("/".join(parts[path]), path, labels[below[path][0]] if has_labels else 0)
 
     found = {split: partial(pictures, split) for split in sorted(set(splits.values()), key=str)}
-    return open_image_files(f"images in {folder.name}", found, options, classes, has_labels)
+    description = f"images in {folder.name}"
+    outside = [path for path, names in below.items() if not names]
+    if 0 < len(outside) < len(files):
+        description += f" (no labels, since {outside[0].name} is in no class folder)"
+    return open_image_files(description, found, options, classes, has_labels)
+
+
+def _refuse_stray(folder: Path, splits: dict[Path, str | None]) -> None:
+    """Refuse folders of splits with something beside them: taken as classes, test images would be trained on."""
+    found = set(splits.values()) - {None}
+    if "train" in found and len(found) > 1:
+        stray = next(path for path, split in splits.items() if split is None)
+        raise SourceError(
+            f"{folder} has folders for {' and '.join(sorted(map(str, found)))}, but {stray.relative_to(folder)} is in "
+            f"none of them; move it there, or out of {folder.name}"
+        )

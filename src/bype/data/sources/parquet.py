@@ -53,6 +53,8 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
         by_split = {None: files}
     elif None in by_split or "train" not in by_split:
         raise SourceError(f"{path}: some files are named after splits and others are not, or none is for train")
+    else:
+        _refuse_configurations(path, by_split)
     folder = path if path.is_dir() else path.parent
     has_names = len(files) > 1  # of several files, a row alone says too little
     tables = {split: _Table(folder, own, options.label, has_names) for split, own in by_split.items()}
@@ -82,12 +84,22 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
     return Source(description, (width,), "float32", pools, numbers is not None, tuple(classes or ()), tuple(names))
 
 
+def _refuse_configurations(path: Path, by_split: Mapping[str | None, list[Path]]) -> None:
+    """Refuse several data sets in one folder: their splits may share examples."""
+    files = [file.relative_to(path) for own in by_split.values() for file in own]
+    places = {"/".join(part for part in file.parts[:-1] if _split_word(part) is None) or "." for file in files}
+    if len(places) > 1:
+        named = ", ".join(sorted(places))
+        raise SourceError(f"{path} has files of splits in several folders ({named}); give one of these folders")
+
+
 def _split_of(path: Path) -> str | None:
-    for part in reversed([*path.parts[:-1], path.stem]):
-        for word in re.split(r"[^a-z]+", part.lower()):
-            if word in SPLIT_NAMES:
-                return SPLIT_NAMES[word]
-    return None
+    words = map(_split_word, reversed([*path.parts[:-1], path.stem]))
+    return next((word for word in words if word is not None), None)
+
+
+def _split_word(part: str) -> str | None:
+    return next((SPLIT_NAMES[word] for word in re.split(r"[^a-z]+", part.lower()) if word in SPLIT_NAMES), None)
 
 
 def _classes(values: list[Any], table: "_Table") -> list[str]:
@@ -144,7 +156,8 @@ class _Table:
         if len(pictures) > 1:
             raise SourceError(f"{files[0]} has several columns of images: {', '.join(pictures)}; keep one")
         self.picture_column = pictures[0] if pictures else None
-        self.features = [] if pictures else [name for name in self.columns if name != self.label]
+        left_out = {self.label} | self._index_columns()
+        self.features = [] if pictures else [name for name in self.columns if name not in left_out]
         for name in self.features:
             self._require_numbers(name)
         if not pictures and not self.features:
@@ -165,6 +178,15 @@ class _Table:
                 f"{self.files[0]}: column {name!r} holds {kind}, neither numbers nor images; drop it, or name it "
                 f"with --label if it is the label"
             )
+
+    def _index_columns(self) -> set[str]:
+        """Return the columns that pandas wrote for the index of a table, which numbers its rows."""
+        try:
+            written = parse_json((self._schema.metadata or {}).get(b"pandas", b"{}"))
+            known = {name for name in written.get("index_columns", []) if isinstance(name, str)}
+        except (ValueError, AttributeError, TypeError):
+            known = set()
+        return known | {name for name in self.columns if re.fullmatch(r"__index_level_\d+__", name)}
 
     def class_names(self) -> list[str] | None:
         """Return the names of the classes, if the files come from the hub and contain them."""

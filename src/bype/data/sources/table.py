@@ -53,6 +53,11 @@ class _Table:
             raise SourceError(f"{path} is empty")
         self.has_header = _is_header(path, first)
         self.columns = first if self.has_header else [f"column {k}" for k in range(len(first))]
+        if not all(name.strip() for name in self.columns):
+            raise SourceError(
+                f"{path}: column {[bool(name.strip()) for name in first].index(False) + 1} has no name; if it is the "
+                f"index of a pandas table, write the file with to_csv(..., index=False), else give it a name"
+            )
         if label is not None and label not in self.columns:
             near = did_you_mean(label, self.columns)
             raise SourceError(f"{path} has no column {label!r}; it has {', '.join(self.columns)}{near}")
@@ -124,7 +129,12 @@ class _Table:
 
 
 def _is_header(path: Path, first: list[str]) -> bool:
-    """Tell whether the first line holds names: they are no numbers. An example must not be taken for names."""
+    """Tell whether the first line holds names: they are no numbers. An example must not be taken for names.
+
+    The numbers from 0 on are names too: so pandas calls the columns of an array.
+    """
+    if len(first) > 2 and first == [str(k) for k in range(len(first))]:
+        return True
     are_numbers = [_number(cell) is not None for cell in first]
     if all(are_numbers):
         return False
