@@ -97,6 +97,9 @@ def test_a_run_of_format_4_opens_with_its_start_its_clock_and_its_audit():
     found = read_audit(FIXTURES / "format-4" / "run")
     assert found.step == run.step
     assert [group.kind for group in found.groups] == ["points", "samples"]
+    assert found.groups[0].by_contrast is None  # version 1 did not have it
+    again = read_audit(FIXTURES / "audit-2")
+    assert again.groups[0].by_contrast.share == 0.25
 
 
 def test_the_page_about_the_source_names_the_version_of_each_format():

@@ -115,6 +115,32 @@ def training_images(store: Path) -> Tensor:
     return torch.from_numpy((split.read(np.arange(len(split))) + np.float32(0.5)) / 256)
 
 
+def test_a_few_points_whose_bytes_equal_training_images_are_found(store, tmp_path):
+    """Five of sixty: too few for the shares, and not equal in all digits."""
+    train, points = training_images(store), images(60, seed=5)
+    points[:5] = train[:5] + 0.001 * (2 * torch.rand(5, 1, 12, 12, generator=torch.Generator().manual_seed(0)) - 1)
+    run = hand_made(store, PseudocoresetPrior(Pseudocoreset(points, 200)), images(120, seed=6), tmp_path)
+    found, _ = audit_run(run, None, 100)
+    assert found.groups[0].num_copies == 5
+    assert found.groups[0].are_copies
+    assert found.verdict.startswith("The points give training examples away")
+
+
+def test_points_between_the_mean_and_an_example_are_told_as_copies(store, tmp_path):
+    """Faded images: nearer to all examples than these are to each other, so the plain ratio does not find them."""
+    train = training_images(store)
+    faded = train.mean(0) + 0.2 * (train[:60] - train.mean(0))
+    run = hand_made(store, PseudocoresetPrior(Pseudocoreset(faded, 200)), images(120, seed=6), tmp_path)
+    found, _ = audit_run(run, None, 100)
+    points, samples = found.groups
+    assert not points.by_ratio.is_large
+    assert points.by_contrast.share == 1
+    assert points.are_copies
+    assert all(pair.row == pair.number for pair in points.closest)
+    assert not samples.are_copies
+    assert found.verdict.startswith("The points give training examples away: 100.0% of points")
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.004])
 def test_points_that_are_copies_are_told_from_points_that_are_not(store, noise, tmp_path):
     train, new = training_images(store), images(120, seed=5)
@@ -202,7 +228,7 @@ def test_the_record_is_read_back_and_a_damaged_one_is_refused(store, tmp_path):
     assert read_audit(tmp_path) == found
     path = tmp_path / "audit.json"
     fields = json.loads(path.read_text())
-    for change in ({"version": 2}, {"num_train": "many"}, {"groups": [{"kind": "points"}]}, {"more": 1}):
+    for change in ({"version": 3}, {"num_train": "many"}, {"groups": [{"kind": "points"}]}, {"more": 1}):
         path.write_text(json.dumps(fields | change))
         with pytest.raises(FileError, match=re.escape(str(path))):
             read_audit(tmp_path)

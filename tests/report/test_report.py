@@ -1,6 +1,7 @@
 """The page: whole whatever is missing, safe whatever the names, and its pictures show what they say."""
 
 import base64
+import dataclasses
 import io
 import json
 import re
@@ -26,6 +27,7 @@ from bype.report.charts import Series, histogram, line_chart, scatter, ticks
 from bype.report.contents import gather
 from bype.report.markup import element
 from bype.report.page import render
+from bype.report.sections import training
 from bype.run.opened import TrainedRun
 from small_runs import small_run
 
@@ -203,6 +205,17 @@ def test_several_runs_stand_side_by_side(evaluated, trained_gaussian, trained_ex
     assert "3 runs side by side" in checker.texts
     assert {"Samples, a", "Samples, b", "Samples, c"} <= set(pictures(render(runs)))
     assert [text for text in checker.texts if text in "abc"].count("b") >= 2
+
+
+def test_runs_of_different_likelihoods_have_charts_of_their_own(evaluated):
+    """And each line has a dot at the model that is kept."""
+    run = gather(evaluated, "a")
+    other = dataclasses.replace(run, name="b", config=dataclasses.replace(run.config, likelihood="learned-gaussian"))
+    one, two = training([run, run]), training([run, other])
+    assert two.count("<svg ") == 2 * one.count("<svg ") > 0
+    assert [page.count("<circle ") for page in (one, two)] == [2, 2]
+    assert "have different scales" in two
+    assert "have different scales" not in one
 
 
 def test_an_evaluation_of_an_older_model_is_not_shown(evaluated):

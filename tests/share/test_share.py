@@ -1,5 +1,6 @@
 """Sharing models: the hub's own client, with a folder in the place of its transfers."""
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -18,12 +19,12 @@ import bype
 from bype.cli import main
 from bype.data.files import FileError
 from bype.data.sources.base import SourceError
-from bype.evaluation.audit import audit_run, read_audit
+from bype.evaluation.audit import audit_run, read_audit, write_audit
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.records import read_results
 from bype.run.directory import RunError
-from bype.share.mixin import NotAuditedWarning
+from bype.share.mixin import AuditWarning
 
 hub = pytest.importorskip("huggingface_hub", reason="needs pip install 'bype[hub]'")
 utils = pytest.importorskip("huggingface_hub.utils")
@@ -178,12 +179,24 @@ def test_without_audit_the_card_and_a_warning_say_so(bype_run, folder_hub):
     audit_run(run, num_samples=20)
     stale = json.loads((bype_run / "audit.json").read_text())
     (bype_run / "audit.json").write_text(json.dumps({**stale, "step": run.step + 1}))  # of an earlier model
-    with pytest.warns(NotAuditedWarning, match="bype audit"):
+    with pytest.warns(AuditWarning, match="bype audit"):
         run.push_to_hub(NAME)
     card = (folder_hub.place(NAME) / "README.md").read_text()
     assert "**Not audited.**" in card
     assert "**Not evaluated**" in card
     assert not (folder_hub.place(NAME) / "audit.json").exists()
+
+
+def test_a_model_whose_audit_found_copies_is_shared_with_a_warning(bype_run, tmp_path, capsys, folder_hub):
+    run = bype.TrainedRun.open(bype_run)
+    found, _ = audit_run(run, num_samples=20)
+    large = dataclasses.replace(found.groups[0].by_ratio, share=1.0, p_value=0.0)
+    groups = [dataclasses.replace(group, by_contrast=large) for group in found.groups]
+    write_audit(bype_run, dataclasses.replace(found, groups=groups))
+    assert main(["share", str(bype_run), "--out", str(tmp_path / "shared")]) == 0
+    assert "gives training examples away" in capsys.readouterr().err
+    with pytest.warns(AuditWarning, match="--points-start noise"):
+        run.push_to_hub(NAME)
 
 
 def test_text_of_the_data_is_no_markup(trained_features, tmp_path):
@@ -270,7 +283,8 @@ def test_an_estimator_goes_to_the_hub_and_back_to_the_bit(folder_hub, tmp_path):
     assert folder_hub.private == {}
     vae.fit(rows, np.repeat(["a", "b"], 30))
     audit_run(bype.TrainedRun.open(tmp_path / "run"), num_samples=20)
-    vae.push_to_hub(NAME, private=True, branch="first")
+    with pytest.warns(AuditWarning):  # after two epochs, points are still the rows that they began as
+        vae.push_to_hub(NAME, private=True, branch="first")
     assert folder_hub.private == {NAME: True}
     assert "bype.ByPEVAE.from_pretrained" in (folder_hub.place(NAME, "first") / "README.md").read_text()
     back = bype.ByPEVAE.from_pretrained(NAME, "first")
@@ -285,13 +299,13 @@ def test_an_estimator_goes_to_the_hub_and_back_to_the_bit(folder_hub, tmp_path):
 
 def test_a_new_model_replaces_the_old_one(bype_run, trained_gaussian, folder_hub):
     place = folder_hub.place(NAME)
-    with pytest.warns(NotAuditedWarning):
+    with pytest.warns(AuditWarning):
         bype.TrainedRun.open(bype_run).push_to_hub(NAME)
     (place / "LICENSE").write_text("mine")
     (place / "best" / "99999999").mkdir()
     (place / "best" / "99999999" / "model.safetensors").write_bytes(b"old")
     other = bype.TrainedRun.open(trained_gaussian)
-    with pytest.warns(NotAuditedWarning):
+    with pytest.warns(AuditWarning):
         other.push_to_hub(NAME)
     best = {f"best/{other.step}/{name}" for name in CHECKPOINT}
     assert files_of(place) == {"LICENSE", "README.md", "config.json"} | best  # a Gaussian prior has no points
@@ -300,7 +314,7 @@ def test_a_new_model_replaces_the_old_one(bype_run, trained_gaussian, folder_hub
 
 def test_a_public_repository_does_not_become_private_by_wish(bype_run, folder_hub):
     folder_hub.private[NAME] = False
-    with pytest.warns(NotAuditedWarning), pytest.raises(FileError, match="is public"):
+    with pytest.warns(AuditWarning), pytest.raises(FileError, match="is public"):
         bype.TrainedRun.open(bype_run).push_to_hub(NAME, private=True)
     assert not folder_hub.place(NAME).exists()
 
@@ -335,6 +349,11 @@ def test_folders_are_replaced_only_on_request(bype_run, tmp_path):
         run.save_pretrained(tmp_path / "shared")
     run.save_pretrained(tmp_path / "shared", force=True)
     assert before == {name: (tmp_path / "shared" / name).read_bytes() for name in files_of(tmp_path / "shared")}
+    (tmp_path / "shared" / ".git").mkdir()
+    (tmp_path / "shared" / "LICENSE").write_text("mine")
+    with pytest.raises(FileError, match=r"also holds \.git and LICENSE, which would be lost"):
+        run.save_pretrained(tmp_path / "shared", force=True)
+    assert (tmp_path / "shared" / "LICENSE").read_text() == "mine"
     before = files_of(bype_run)
     with pytest.raises(FileError, match="something else"):
         run.save_pretrained(bype_run, force=True)  # it could no longer resume
@@ -356,7 +375,7 @@ def test_without_the_extra(bype_run, tmp_path, monkeypatch):
     run = bype.TrainedRun.open(bype_run)
     run.save_pretrained(tmp_path / "shared")  # a folder needs no hub
     assert_same_model(run, bype.TrainedRun.from_pretrained(tmp_path / "shared"))
-    with pytest.warns(NotAuditedWarning), pytest.raises(SourceError, match=r"pip install 'bype\[hub\]'"):
+    with pytest.warns(AuditWarning), pytest.raises(SourceError, match=r"pip install 'bype\[hub\]'"):
         run.push_to_hub(NAME)
     with pytest.raises(SourceError, match=r"pip install 'bype\[hub\]'"):
         bype.TrainedRun.from_pretrained(NAME)

@@ -51,8 +51,14 @@ def audit(words: list[str]) -> int:
     print(f"  median distance to the nearest of {found.num_train:,} training examples {found.median_distance:.3f}")
     for group in found.groups:
         print(f"{group.count:,} {group.kind}: median distance {group.median_distance:.3f}, {group.num_copies} copies")
-        for title, share in (("ratio to the second nearest", group.by_ratio), ("distance", group.by_distance)):
-            print(f"  closer by {title}: {100 * share.share:.1f}% (p-value {share.p_value:.2g})")
+        shares = {
+            "ratio to the second nearest": group.by_ratio,
+            "the same ratio at one contrast": group.by_contrast,
+            "distance": group.by_distance,
+        }
+        for title, share in shares.items():
+            if share is not None:
+                print(f"  closer by {title}: {100 * share.share:.1f}% (p-value {share.p_value:.2g})")
     if out is not None:
         name = options.run.absolute().name
         page = (

@@ -5,17 +5,19 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
 
 from bype.data.decode import decode_file
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.files import FileError, to_json, write_atomic
 from bype.data.origins import name_examples
-from bype.data.scaling import Scaling
+from bype.data.scaling import Batches, Scaling, mean_and_variance
 from bype.evaluation.evaluate import Stage, silent
 from bype.evaluation.generation import sample
 from bype.evaluation.neighbours import Nearest, nearest
@@ -30,9 +32,11 @@ SHARE = 0.05
 SIGNIFICANCE = 0.01
 LARGE_SHARE = 0.10
 """A finding needs both: a share that chance explains in less than 1% of cases, and at least this share."""
-_ROUNDING = 1e-6
+_ROUNDING = {"pixels": 0.5 / 256, "scaled columns": 1e-6}
+"""Two examples are equal if they differ by less in each number. For pixels, the bytes of a picture are then equal."""
 _MOST_QUERIES = 2000
 _MOST_POINTS = 2000
+_MOST_FOR_MEAN = 20_000
 _PAIRS = 10
 
 
@@ -80,7 +84,14 @@ class Closeness:
     by_ratio: Share
     """Closer in proportion to the second nearest one: it tells a copy from what is merely smooth or typical."""
     closest: list[Pair]
-    """Those with the smallest ratios, the smallest first."""
+    """Those with the smallest ratios, the smallest first: at one contrast, if more are found there."""
+    by_contrast: Share | None = None
+    """As ``by_ratio``, after all examples are brought to one contrast: it finds faded copies. None in older audits."""
+
+    @property
+    def nearer(self) -> Share:
+        """The larger of the two shares that tell copies: by ratio, and by ratio at one contrast."""
+        return max((share for share in (self.by_ratio, self.by_contrast) if share is not None), key=lambda s: s.share)
 
     @property
     def are_copies(self) -> bool:
@@ -88,7 +99,7 @@ class Closeness:
 
         Exact copies do not count where held-out examples are copies too.
         """
-        return self.by_ratio.is_large or (self.num_copies > 0 and self.held_out_copies == 0)
+        return self.nearer.is_large or (self.num_copies > 0 and self.held_out_copies == 0)
 
 
 @dataclass(frozen=True)
@@ -100,10 +111,10 @@ class Audit:
     >>> share = Share(threshold=0.8, share=0.04, p_value=0.9)
     >>> near = Closeness("samples", 1000, 0, 0, 3.5, share, share, [])
     >>> Audit(500, "", "pixels", 50_000, "test", 2000, 3.9, [near]).verdict
-    'No sign of copies: 4.0% of samples are as near to one training example as 5.0% of new examples are.'
+    'No sign of copies: 4.0% of samples are unusually near to one training example; of new examples, 5.0% are.'
     """
 
-    version: Literal[1] = dataclasses.field(default=1, kw_only=True)
+    version: Literal[2] = dataclasses.field(default=2, kw_only=True)
     step: int
     fingerprint: str
     """Of the store."""
@@ -118,15 +129,20 @@ class Audit:
     groups: list[Closeness]
 
     @property
+    def are_copies(self) -> bool:
+        """Whether points or samples give training examples away."""
+        return any(group.are_copies for group in self.groups)
+
+    @property
     def verdict(self) -> str:
         """Say in plain words what was found. The rule is :attr:`Closeness.are_copies`."""
-        shares = " and ".join(f"{100 * group.by_ratio.share:.1f}% of {group.kind}" for group in self.groups)
-        compared = f"{shares} are as near to one training example as {100 * SHARE:.1f}% of new examples are."
+        shares = " and ".join(f"{100 * group.nearer.share:.1f}% of {group.kind}" for group in self.groups)
+        compared = f"{shares} are unusually near to one training example; of new examples, {100 * SHARE:.1f}% are."
         if any(group.by_ratio.threshold == 0 for group in self.groups):
             return (
                 f"This audit cannot tell: {100 * SHARE:.0f}% or more of new examples are training examples themselves."
             )
-        if not any(group.are_copies for group in self.groups):
+        if not self.are_copies:
             return f"No sign of copies: {compared}"
         bad = " and ".join(group.kind for group in self.groups if group.are_copies)
         copies = sum(group.num_copies for group in self.groups)
@@ -175,7 +191,7 @@ def audit_run(
     train = StoreSource(train_split)
     train_split.check_origins()  # before the work begins
     scaling = _scaling(run, train)
-    is_table = len(run.data.shape) == 1
+    unit: Literal["scaled columns", "pixels"] = "scaled columns" if len(run.data.shape) == 1 else "pixels"
     drawn = sample(run.model, num_samples, generator=generator_for(0, "audit"))
     made = {"samples": drawn.cpu()}
     if (own := run.model.prior.own_points()) is not None:
@@ -183,25 +199,43 @@ def audit_run(
         made = {"points": run.model.to_data_units(own.points)[heaviest].cpu(), **made}
     known = held_out.read(spread_rows(len(held_out), _MOST_QUERIES))
     queries = torch.cat([scaling(x).flatten(1) for x in (known, *made.values())])
+    sizes = [len(known), *map(len, made.values())]
+    scaled = MappedSource(train, scaling)
     with stage("comparing with training examples") as report:
-        found = nearest(queries, MappedSource(train, scaling), report)
-    parts = np.cumsum([len(known), *map(len, made.values())])[:-1]
-    near, *others = (
-        Nearest(*group)
-        for group in zip(*(np.split(v, parts) for v in (found.rows, found.distance, found.second)), strict=True)
-    )
+        near, *others = _split(nearest(queries, scaled, report), sizes)
+    contrast = _Contrast(mean_and_variance(_batches(scaled))[0].float())
+    with stage("comparing at one contrast") as report:
+        near_faded, *others_faded = _split(nearest(contrast(queries), MappedSource(scaled, contrast), report), sizes)
     numbers = {"points": heaviest.cpu().numpy()} if own is not None else {}
     groups, shown = [], []
-    for kind, group in zip(made, others, strict=True):
-        order = np.argsort(group.ratio, kind="stable")[:_PAIRS]
-        groups.append(_closeness(kind, group, near, numbers.get(kind, np.arange(len(group.rows))), order))
-        rows = group.rows[order]
+    for kind, group, faded in zip(made, others, others_faded, strict=True):
+        own_numbers = numbers.get(kind, np.arange(len(group.rows)))
+        by_ratio, by_contrast = compare(group.ratio, near.ratio), compare(faded.ratio, near_faded.ratio)
+        chosen = faded if by_contrast.share > by_ratio.share else group
+        order = np.argsort(chosen.ratio, kind="stable")[:_PAIRS]
+        rows = chosen.rows[order]
+        groups.append(
+            Closeness(
+                kind="points" if kind == "points" else "samples",
+                count=len(group.rows),
+                num_copies=int((group.largest < _ROUNDING[unit]).sum()),
+                held_out_copies=int((near.largest < _ROUNDING[unit]).sum()),
+                median_distance=float(np.median(group.distance)),
+                by_distance=compare(group.distance, near.distance),
+                by_ratio=by_ratio,
+                closest=[
+                    Pair(int(own_numbers[k]), int(row), float(chosen.distance[k]), float(chosen.ratio[k]))
+                    for k, row in zip(order, rows, strict=True)
+                ],
+                by_contrast=by_contrast,
+            )
+        )
         names = name_examples(rows, train_split.origins(rows))
         shown.append(Shown(kind, made[kind][order].numpy(), train.read(rows).numpy(), names))
     audit = Audit(
         step=run.step,
         fingerprint=store.manifest.fingerprint,
-        unit="scaled columns" if is_table else "pixels",
+        unit=unit,
         num_train=len(train),
         held_out=name,
         num_held_out=len(known),
@@ -210,6 +244,23 @@ def audit_run(
     )
     write_audit(run.folder, audit)
     return audit, shown
+
+
+def _split(found: Nearest, sizes: list[int]) -> list[Nearest]:
+    """Divide what was found for all queries into groups of these sizes."""
+    parts = np.cumsum(sizes)[:-1]
+    columns = (np.split(getattr(found, field.name), parts) for field in dataclasses.fields(found))
+    return [Nearest(*group) for group in zip(*columns, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Contrast:
+    """Brings examples to one contrast: a point between the mean and an example then equals the example."""
+
+    mean: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return normalize(x.flatten(1) - self.mean, dim=1)
 
 
 def write_audit(run: Path, audit: Audit) -> None:
@@ -221,9 +272,17 @@ def read_audit(run: Path) -> Audit | None:
     """Read the audit of a run, which is not trusted; ``None`` if there is none yet."""
     path = run / FILE_NAME
     try:
-        return decode_file(Audit, path) if path.exists() else None
+        return decode_file(Audit, path, _newest) if path.exists() else None
     except FileError as error:
         raise FileError(f"{error}; remove the file and audit again") from error
+
+
+def _newest(content: Any) -> Any:
+    """Return the content of a file of version 1 as version 2 has it: nothing is known at one contrast."""
+    if not isinstance(content, dict) or content.get("version") != 1 or not isinstance(content.get("groups"), list):
+        return content
+    groups = [{**group, "by_contrast": None} if isinstance(group, dict) else group for group in content["groups"]]
+    return {**content, "version": 2, "groups": groups}
 
 
 def compare(values: NDArray[np.float64], held_out: NDArray[np.float64]) -> Share:
@@ -258,22 +317,6 @@ def _tail(least: int, count: int, a: float, b: float) -> float:
     )
 
 
-def _closeness(
-    kind: str, group: Nearest, held_out: Nearest, numbers: NDArray[np.int64], order: NDArray[np.int64]
-) -> Closeness:
-    pairs = [Pair(int(numbers[k]), int(group.rows[k]), float(group.distance[k]), float(group.ratio[k])) for k in order]
-    return Closeness(
-        kind="points" if kind == "points" else "samples",
-        count=len(group.rows),
-        num_copies=int((group.distance < _ROUNDING).sum()),
-        held_out_copies=int((held_out.distance < _ROUNDING).sum()),
-        median_distance=float(np.median(group.distance)),
-        by_distance=compare(group.distance, held_out.distance),
-        by_ratio=compare(group.ratio, held_out.ratio),
-        closest=pairs,
-    )
-
-
 def _scaling(run: TrainedRun, train: ExampleSource) -> Scaling:
     """Return what brings examples to the units of distances: columns of a table to one scale, pixels as they are."""
     if len(run.data.shape) == 3:
@@ -281,6 +324,11 @@ def _scaling(run: TrainedRun, train: ExampleSource) -> Scaling:
     if run.model.scaling is not None:
         return copy.deepcopy(run.model.scaling).cpu()  # distances are worked out on the CPU
     scaling = Scaling(run.data.shape[0])
-    rows = torch.split(torch.from_numpy(spread_rows(len(train), 20_000)), 500)
-    scaling.fit(lambda: (train.take(chunk) for chunk in rows))
+    scaling.fit(_batches(train))
     return scaling
+
+
+def _batches(source: ExampleSource) -> Batches:
+    """Return flat examples, spread over the source: enough of them for a mean."""
+    rows = torch.split(torch.from_numpy(spread_rows(len(source), _MOST_FOR_MEAN)), 500)
+    return lambda: (source.take(chunk).flatten(1) for chunk in rows)

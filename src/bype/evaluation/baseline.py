@@ -5,6 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bype.data.augment import Augmentation
 from bype.data.examples import StoreSource
 from bype.data.scaling import Batches, mean_and_variance
 from bype.data.store import Split
@@ -34,7 +35,8 @@ def measure_baseline(
 ) -> Baseline:
     """Fit the linear model with as many latents to the training examples, and score it on rows of a split.
 
-    The variance of its noise is the one that fits best: one for all pixels, or one for each column.
+    The variance of its noise is the one that fits best: one for all pixels, or one for each column. If the run
+    flips or shifts images, the linear model is fitted with and without that, and the better one is taken.
 
     Parameters
     ----------
@@ -56,6 +58,11 @@ def measure_baseline(
     linear = components if is_image else factor_analysis(batches, run.config.latent_dim, COLUMN_FLOOR)
     x = StoreSource(scored[0], model.device).read(scored[1])
     scaled = model.to_model_units(x).flatten(1).cpu()
+    augmentation = Augmentation(run.config.flips, run.config.shifts)
+    if augmentation.changes_anything:  # the run learns from flips and shifts too
+        changed = linear_batches(source, run.config.seed, augmentation, most=_MOST_EXAMPLES)
+        other = probabilistic_pca(changed, run.config.latent_dim, PIXEL_FLOOR)
+        linear = max(linear, other, key=lambda candidate: float(candidate.log_prob(scaled).mean()))
     log_density = 0.0 if model.scaling is None else float(model.scaling.log_density)
     scores = linear.log_prob(scaled) + log_density
     own = model.to_model_units(reconstruct(model, x)).flatten(1).cpu()

@@ -24,6 +24,8 @@ class Nearest:
     """(Q,), Euclidean."""
     second: NDArray[np.float64]
     """(Q,), the distance of the second nearest; infinite if there is none."""
+    largest: NDArray[np.float64]
+    """(Q,), the largest difference from the nearest in any coordinate."""
 
     @property
     def ratio(self) -> NDArray[np.float64]:
@@ -56,11 +58,14 @@ def nearest(queries: Tensor, source: ExampleSource, report: Report = no_report) 
         rows = torch.cat([rows, numbers[best.indices]], 1).gather(1, order)
         report(first + len(numbers), count)
     exact = torch.empty(len(queries), kept, dtype=torch.float64)
+    largest = torch.empty_like(exact)
     for first in range(0, len(queries), _CHUNK_ROWS):
         part = slice(first, first + _CHUNK_ROWS)
         for k in range(kept):
             x = source.take(rows[part, k]).cpu().flatten(1).double()
-            exact[part, k] = (queries[part].double() - x).square().sum(1).sqrt()
+            difference = queries[part].double() - x
+            exact[part, k], largest[part, k] = difference.square().sum(1).sqrt(), difference.abs().amax(1)
     distances, order = exact.sort(dim=1, stable=True)
     second = distances[:, 1] if kept > 1 else torch.full((len(queries),), torch.inf, dtype=torch.float64)
-    return Nearest(rows.gather(1, order)[:, 0].numpy(), distances[:, 0].numpy(), second.numpy())
+    first_of = [values.gather(1, order)[:, 0].numpy() for values in (rows, largest)]
+    return Nearest(first_of[0], distances[:, 0].numpy(), second.numpy(), first_of[1])

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from bype.data.decode import decode
-from bype.data.files import FileError, read_json, to_json, write_atomic
+from bype.data.decode import decode_file
+from bype.data.files import FileError, to_json, write_atomic
 
 FILE_NAME = "evaluation.json"
 _FEW_DRAWS = 10
@@ -143,7 +143,7 @@ class Baseline:
             words += " It is worse than one normal distribution around the mean example."
         if density.has_few_draws:
             size = f"{density.median_effective_sample_size:.1f} of {density.num_samples:,}"
-            words += f" The model's true −log p(x) is lower: few draws count (effective sample size {size})."
+            words += f" The model's true −log p(x) is better than that: the estimate rests on {size} draws."
         return words
 
     def _comparison(self, gain: float, num_dimensions: int) -> str:
@@ -235,28 +235,26 @@ def read_results(run: Path) -> Results:
     if not path.exists():
         return Results()
     try:
-        return _decode_results(read_json(path), path)
+        return decode_file(Results, path, _newest)
     except FileError as error:
         raise FileError(f"{error}; remove the file and evaluate again") from error
 
 
-def _decode_results(fields: Any, path: Path) -> Results:
-    try:
-        if isinstance(fields, dict) and fields.get("version") in (1, 2, 3):
-            evaluations = fields.get("evaluations")
-            for evaluation in evaluations if isinstance(evaluations, list) else []:
-                if not isinstance(evaluation, dict):
-                    continue
-                evaluation.setdefault("baseline", None)
-                if isinstance(evaluation["baseline"], dict):
-                    evaluation["baseline"].setdefault("error_of_difference", None)
-                if isinstance(evaluation.get("density"), dict):
-                    # Version 1 also bounded the effect of far components that were left out; now none are.
-                    evaluation["density"].pop("neglected", None)
-            fields = {**fields, "version": 4}
-        return decode(Results, fields)
-    except ValueError as error:
-        raise FileError(f"{path}: {error}") from error
+def _newest(fields: Any) -> Any:
+    """Return the content of a file of an older version as version 4 has it."""
+    if not isinstance(fields, dict) or fields.get("version") not in (1, 2, 3):
+        return fields
+    evaluations = fields.get("evaluations")
+    for evaluation in evaluations if isinstance(evaluations, list) else []:
+        if not isinstance(evaluation, dict):
+            continue
+        evaluation.setdefault("baseline", None)
+        if isinstance(evaluation["baseline"], dict):
+            evaluation["baseline"].setdefault("error_of_difference", None)
+        if isinstance(evaluation.get("density"), dict):
+            # Version 1 also bounded the effect of far components that were left out; now none are.
+            evaluation["density"].pop("neglected", None)
+    return {**fields, "version": 4}
 
 
 def write_results(run: Path, results: Results) -> None:

@@ -48,7 +48,8 @@ def _explanation(audit: Audit) -> str:
         f"Distances to the nearest of {audit.num_train:,} training examples (Euclidean, {audit.unit}), compared with "
         f"those of {audit.num_held_out:,} {audit.held_out} examples. {100 * SHARE:.0f}% is expected of new examples; "
         f"more means closer to the training data than new data are. The verdict takes the ratio of the nearest to the "
-        f"second nearest distance: it finds copies if the share is at least {100 * LARGE_SHARE:.0f}% and chance "
+        f"second nearest distance, also after all examples are brought to one contrast: "
+        f"it finds copies if a share is at least {100 * LARGE_SHARE:.0f}% and chance "
         f"explains it in less than {100 * SIGNIFICANCE:.0f}% of cases, or if any is a training example exactly "
         f"and no {audit.held_out} example is."
     )
@@ -57,9 +58,13 @@ def _explanation(audit: Audit) -> str:
 def _numbers(audit: Audit) -> Markup:
     head = ["", *(f"{group.count:,} {group.kind}" for group in audit.groups), f"{audit.held_out} examples"]
     groups, expected = audit.groups, f"{100 * SHARE:.1f} %"
-    shares = {"closer by ratio": [g.by_ratio for g in groups], "closer by distance": [g.by_distance for g in groups]}
+    shares: dict[str, list[Share | None]] = {
+        "closer by ratio": [g.by_ratio for g in groups],
+        "closer by ratio at one contrast": [g.by_contrast for g in groups],
+        "closer by distance": [g.by_distance for g in groups],
+    }
     rows = [
-        (name, [f"{100 * s.share:.1f} % (p {_p_value(s)})" for s in found] + [expected])
+        (name, [f"{100 * s.share:.1f} % (p {_p_value(s)})" if s is not None else "" for s in found] + [expected])
         for name, found in shares.items()
     ]
     rows.append(("median distance", [f"{g.median_distance:.3g}" for g in groups] + [f"{audit.median_distance:.3g}"]))

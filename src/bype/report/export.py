@@ -1,5 +1,6 @@
 """A pseudocoreset as files: an archive, a store, plates and a histogram."""
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def export_points(points: Coreset, run: TrainedRun, store: Store, out: Path) -> 
     ``coreset.npz`` has points, weights, component numbers, the rows of the nearest training examples and the mix of
     their labels. ``store`` is a store of the points, with the most frequent of these labels. ``weights.svg`` is a
     histogram of the weights. For images, ``points.png`` shows all points by weight, and ``nearest.png`` the heaviest,
-    each with the training examples nearest to it.
+    each with the training examples nearest to it. For tables, ``points.csv`` has the points by weight.
     """
     with new_folder(out) as folder:
         _write(points, run, store, folder)
@@ -55,6 +56,19 @@ def _write(points: Coreset, run: TrainedRun, store: Store, folder: Path) -> None
         (folder / "points.png").write_bytes(png(grid(pixels, _COLUMNS)))
         train = store.split("train")
         (folder / "nearest.png").write_bytes(png(plate(points.with_neighbours(train, _NEAREST_LINES, _NEIGHBOURS))))
+    else:
+        _write_table(points, run, folder / "points.csv")
+
+
+def _write_table(points: Coreset, run: TrainedRun, path: Path) -> None:
+    """Write rows: the weight, the most frequent label of the nearest examples if there are labels, the features."""
+    names = run.data.names or [f"column {k}" for k in range(run.data.shape[0])]
+    labels = [] if points.label_mix is None else [[run.data.classes[k]] for k in points.label_mix.argmax(1)]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["weight", *(["label"] if labels else []), *names])
+        for k, (weight, point) in enumerate(zip(points.weights, points.points, strict=True)):
+            writer.writerow([f"{weight:g}", *(labels[k] if labels else []), *(f"{value:g}" for value in point)])
 
 
 def _write_store(points: Coreset, run: TrainedRun, folder: Path) -> None:

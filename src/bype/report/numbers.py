@@ -7,7 +7,10 @@ from bype.report.blocks import heading, section, table
 from bype.report.contents import RunContents
 from bype.report.markup import Markup, minus
 
-UNITS = "Nats per example; smaller is better. ± is one standard error over examples."
+UNITS = (
+    "Likelihood, ELBO and KL are in nats per example; smaller is better. For accuracy, larger is better. "
+    "± is one standard error over examples."
+)
 _NETWORKS = {
     "vae": "VAE",
     "hvae": "HVAE",
@@ -86,12 +89,12 @@ def _trained_on(run: RunContents) -> str:
 
 def _model_of(run: RunContents) -> str:
     epoch = next((line.epoch for line in run.metrics if line.step == run.step), None)
-    when = f"step {run.step:,}" if epoch is None else f"epoch {epoch:g} (step {run.step:,})"
+    when = f"step {run.step:,}" if epoch is None else f"epoch {round(epoch, 1):g} (step {run.step:,})"
     last = max((line.epoch for line in run.metrics), default=None)
     if last is None:
         return when
     epochs = "epoch" if last == 1 else "epochs"
-    return f"that of {when}, of {last:g} {epochs}; seed {run.config.seed}"
+    return f"that of {when}, of {round(last, 1):g} {epochs}; seed {run.config.seed}"
 
 
 def _evaluated_on(run: RunContents) -> str:
@@ -150,6 +153,8 @@ def _gap(run: RunContents) -> str:
     if gap is None:
         return ""
     low, high = max(0.0, gap.smallest_gap.value), max(0.0, gap.largest_gap.value)
+    if high - low > gap.kl.value / 2:
+        return "not known: there are too few examples"
     return f"{low:.2f} to {high:.2f}, of a KL of {_pm(gap.kl)}"
 
 

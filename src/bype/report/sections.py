@@ -16,10 +16,28 @@ _LABELLED_CAPTION = (
 
 
 def training(runs: Sequence[RunContents]) -> Markup:
-    """Return the curves of training."""
+    """Return the curves of training, in a chart for each likelihood: those of different ones have different scales."""
+    likelihoods = dict.fromkeys(run.config.likelihood for run in runs)
+    charts = [
+        _curves([(k, run) for k, run in enumerate(runs) if run.config.likelihood == kind], runs) for kind in likelihoods
+    ]
+    charts = [chart for chart in charts if chart]
+    if not charts:
+        return Markup("")
+    text = (
+        "Minus ELBO, with the full weight of the KL terms; lower is better. A steep start is cut off. A dot marks the "
+        "model that is kept, the best on validation examples: if the line rises after it, longer training overfits."
+    )
+    if len(charts) > 1:
+        text += " Runs with different likelihoods have different scales: do not compare their numbers."
+    return section("Training", text, element("div", *charts, class_="cards"))
+
+
+def _curves(numbered: Sequence[tuple[int, RunContents]], runs: Sequence[RunContents]) -> Markup:
+    """Return a card with the curves of some of the runs."""
     series, keys = [], []
     below = Markup("")
-    for number, run in enumerate(runs):
+    for number, run in numbered:
         for part, is_dashed in (("validation", False), ("train", True)):
             if len(runs) > 1 and is_dashed and any("validation" in line.parts for line in run.metrics):
                 continue  # several runs are compared on the validation split only
@@ -35,15 +53,17 @@ def training(runs: Sequence[RunContents]) -> Markup:
                 keys.append(key(label, "dash" if is_dashed and len(runs) == 1 else f"line c{number % 10}"))
                 if is_dashed and run.config.labelled:
                     below = element("figcaption", _LABELLED_CAPTION)
+        kept = next((line for line in run.metrics if line.step == run.step and "validation" in line.parts), None)
+        if kept is not None:  # a line of one point is drawn as a dot
+            value = kept.parts["validation"]["negative_elbo"]
+            series.append(Series(f"{run.name}, kept", [kept.epoch], [value], False, number))
     if not series:
         return Markup("")
-    updates = sorted({line.epoch for run in runs for line in run.metrics if "update" in line.parts})
+    updates = sorted({line.epoch for _, run in numbered for line in run.metrics if "update" in line.parts})
     if updates:
         keys.append(key("update of the pseudocoreset", "tick"))
     chart = line_chart(series, title="Minus ELBO by epoch", x_label="epoch", y_label="−ELBO, nats", marks=updates)
-    text = "Minus ELBO, with the full weight of the KL terms; lower is better. A steep start is cut off."
-    legend = element("ul", *keys, class_="legend")
-    return section("Training", text, element("div", card("", chart, legend, below), class_="cards"))
+    return card("", chart, element("ul", *keys, class_="legend"), below)
 
 
 def how_good(runs: Sequence[RunContents]) -> Markup:
@@ -65,7 +85,7 @@ def how_good(runs: Sequence[RunContents]) -> Markup:
         cards.append(card(heading(runs, run), element("p", verdict, class_="verdict"), element("div", *bars)))
     if not cards:
         return Markup("")
-    text = "The bars show how much more likely examples are than by their mean and noise alone. Longer is better."
+    text = "The bars show the gain in log p(x) over a single normal distribution around the mean. Longer is better."
     return section("How good is it?", text, element("div", *cards, class_="cards"))
 
 

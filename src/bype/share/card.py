@@ -105,7 +105,11 @@ def _data(data: DataIdentity) -> list[str]:
     facts = [("Made from", _plain(data.source)), ("Training examples", f"{data.num_train:,} {kind}, {data.dtype}")]
     facts += [(title, _names(names)) for title, names in (("Classes", data.classes), ("Columns", data.names)) if names]
     facts.append(("Checksum of the data", f"`{_plain(data.fingerprint)}`"))
-    return [_table(facts), "The data are not part of this repository."]
+    return [
+        _table(facts),
+        "The files of the data are not part of this repository. But points of the prior may be nearly equal to "
+        "training examples: see the audit below.",
+    ]
 
 
 def _numbers(run: RunContents) -> list[str]:

@@ -16,6 +16,8 @@ _FILES = ("config.json", "evaluation.json", "audit.json", "estimator.json", "cor
 _CHECKPOINT_FILES = ("manifest.json", "model.safetensors", "training.safetensors", "state.json")
 _READ = [*_FILES, *(f"best/*/{name}" for name in _CHECKPOINT_FILES)]
 """All that is downloaded."""
+WRITTEN = (*_FILES, "points.png", "best", "README.md")
+"""What the folder of a saved model may hold."""
 _REPLACED = [*_FILES, "points.png", "best/*"]
 """What is removed if a new model does not have it. The model card is always written."""
 

@@ -8,16 +8,30 @@ from pathlib import Path
 from typing import Self
 
 from bype.data.files import FileError, new_folder
+from bype.evaluation.audit import Audit, read_audit
 from bype.run.directory import RunError, read_config
-from bype.share.hub import folder_of, require_name, upload
+from bype.share.hub import WRITTEN, folder_of, require_name, upload
 
 NOT_AUDITED = (
     "this model is not audited, so it may give training examples away; run 'bype audit RUN' before you share it"
 )
 
 
-class NotAuditedWarning(UserWarning):
-    """A model is shared without an audit."""
+FOUND_COPIES = (
+    "the audit of this model found that it gives training examples away; whoever has the model can see them; if the "
+    "data are private, train another with: bype train --points-start noise"
+)
+
+
+class AuditWarning(UserWarning):
+    """A model is shared without an audit, or although its audit found copies of training examples."""
+
+
+def warning_of(audit: Audit | None) -> str | None:
+    """Return what to know before a model with this audit is shared."""
+    if audit is None:
+        return NOT_AUDITED
+    return FOUND_COPIES if audit.are_copies else None
 
 
 class HubMixin(ABC):
@@ -44,14 +58,14 @@ class HubMixin(ABC):
         repo_id
             The name that the model will have on the hub, for the model card.
         force
-            Replace the folder if it holds a model that was saved in this way.
+            Replace the folder if it holds a model that was saved in this way, and nothing else.
         """
         folder = Path(save_directory)
         if force and folder.exists() and not _is_shared(folder):
             raise FileError(f"{folder} holds something else than a shared model; choose another folder")
         from bype.share.card import add_card, add_records
 
-        with new_folder(folder, replace=force) as partial:
+        with new_folder(folder, replace=WRITTEN if force else None) as partial:
             self._write_model(partial)
             add_records(partial, self._records_folder())
             add_card(partial, repo_id, self.__class__.__name__)
@@ -68,8 +82,8 @@ class HubMixin(ABC):
     ) -> str:
         """Upload the model to the Hugging Face hub, and return the address of the commit. It needs the extra ``hub``.
 
-        A :class:`NotAuditedWarning` says if the model was not audited. Files of an earlier model of bype in the same
-        repository are removed; other files stay.
+        An :class:`AuditWarning` says if the model was not audited, or if its audit found copies. Files of an earlier
+        model of bype in the same repository are removed; other files stay.
 
         Parameters
         ----------
@@ -90,8 +104,8 @@ class HubMixin(ABC):
         with tempfile.TemporaryDirectory(prefix="bype-") as scratch:
             folder = Path(scratch) / "model"
             self.save_pretrained(folder, repo_id=repo_id)
-            if not (folder / "audit.json").exists():
-                warnings.warn(NOT_AUDITED, NotAuditedWarning, stacklevel=2)
+            if (warning := warning_of(read_audit(folder))) is not None:
+                warnings.warn(warning, AuditWarning, stacklevel=2)
             return upload(folder, repo_id, commit_message, private, token, branch, create_pr)
 
     @classmethod
