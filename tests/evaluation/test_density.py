@@ -142,3 +142,20 @@ def test_options_that_make_no_sense_are_refused():
     for options in ({"num_samples": 0}, {"num_images": 0}, {"max_rows": 0}):
         with pytest.raises(ValueError, match="at least one"):
             DensityOptions(**options)
+
+
+@pytest.mark.parametrize(("slow", "fast"), [(torch.float32, "bfloat16"), (torch.bfloat16, "float32")])
+def test_the_faster_precision_is_the_one_that_takes_less_time(monkeypatch, slow, fast):
+    """With a clock that counts the multiplications of one kind as slow."""
+    now = [0.0]
+    multiply = torch.Tensor.__matmul__
+
+    def timed(a, b):
+        now[0] += 3.0 if a.dtype == slow else 1.0
+        return multiply(a, b)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "__matmul__", timed)
+        patched.setattr(density.time, "perf_counter", lambda: now[0])
+        found = density.faster_precision()
+    assert found == fast

@@ -15,6 +15,7 @@ from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.store import Store
 from bype.data.writer import StoreWriter
 from bype.evaluation.augmentation import CLASSIFIER_BATCH, CLASSIFIER_HIDDEN
+from bype.evaluation.density import faster_precision
 from bype.objective import importance_weighted_bound
 from bype.paper.cells import FULL, REDUCED, Cell, Protocol, config_of
 from bype.paper.items import ITEMS, Item
@@ -71,10 +72,11 @@ def seconds(cell: Cell, pace: Pace, protocol: Protocol, num_classifiers: int) ->
     Validation counts as a third of as many training steps: it has no backward pass. The larger batches of the reduced
     protocol count as so many steps of 100 examples, which is more than they take.
     """
+    protocol = protocol.of(cell.network)
     data, config = _DATA[cell.data], config_of(cell, protocol)
     per_epoch = steps_per_epoch(data.num_train, config.batch_size)
     epochs = min(Span.parse(config.length).in_steps(per_epoch) / per_epoch, ASSUMED_EPOCHS)
-    training = epochs * pace.step * (data.num_train + data.num_validation / 3) / _BATCH
+    training = pace.step * (epochs * data.num_train + max(epochs, 1) * data.num_validation / 3) / _BATCH
     if every := getattr(config.rule, "every", None):
         num_updates = epochs / (Span.parse(every).in_steps(per_epoch) / per_epoch)
         training += num_updates * (protocol.update_steps or per_epoch) * pace.update * config.batch_size / _BATCH
@@ -166,7 +168,7 @@ def _pace(config: TrainingConfig, store: Store) -> Pace:
     if rule.every is not None:
         x = source.take(batches[0])
         update = _median([lambda: rule.update(model, [x])] * 2)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=faster_precision() == "bfloat16"):
         prior, x = model.prior_distribution(), source.take(batches[0][:_IMAGES])
         bound = _median([lambda: importance_weighted_bound(model, x, _DRAWS, prior=prior)] * 2)
     return Pace(step, update, bound / (_IMAGES * _DRAWS), _classifier_step(source.take(batches[0])))

@@ -18,7 +18,7 @@ from bype.data.files import to_json, write_atomic
 from bype.data.store import Store
 from bype.evaluation import generation
 from bype.evaluation.augmentation import classifier_error
-from bype.evaluation.density import DensityOptions
+from bype.evaluation.density import DensityOptions, faster_precision
 from bype.evaluation.evaluate import Stage, evaluate, silent
 from bype.evaluation.records import ClassifierError, read_results, write_results
 from bype.models.base import LatentModel
@@ -157,14 +157,14 @@ def _fill(
     stage: Stage,
 ) -> None:
     """Train and measure what a cell still lacks, and write its record."""
-    store = Store(data)
+    store, protocol = Store(data), protocol.of(cell.network)
     outcome = train(config_of(cell, protocol), data, folder, display)
     if outcome.state != "finished":
         raise StoppedError(outcome.signal or 0)
     run = TrainedRun.open(folder, data)
     known = read_results(folder).find(store.manifest.fingerprint, "test")
     if known is None or known.step != run.step or known.density is None:
-        density = DensityOptions(protocol.draws, protocol.images, precision="bfloat16")
+        density = DensityOptions(protocol.draws, protocol.images, precision=faster_precision())
         evaluate(run, "test", data=data, density=density, max_examples=protocol.images, stage=stage)
     for classifier in dict.fromkeys(line.classifier for line in lines if line.classifier is not None):
         _train_classifier(run, store, classifier, protocol.classifier_epochs, cell.seed, stage)
@@ -270,13 +270,17 @@ def seconds_per_epoch(run: Path, steps: int) -> float | None:
 
 
 def commit() -> str | None:
-    """Return the commit of this source, and whether it was changed since; None if it is no clone."""
+    """Return the commit of this source, and whether it was changed since; None if it is not in a clone of bype."""
     git, here = shutil.which("git"), Path(__file__).parent
     if git is None:
         return None
-    asked = (["rev-parse", "HEAD"], ["status", "--porcelain", "--", str(here.parent)])
+    asked = (
+        ["ls-files", "--error-unmatch", __file__],  # fails if another project's clone holds an installed bype
+        ["rev-parse", "HEAD"],
+        ["status", "--porcelain", "--", str(here.parent)],
+    )
     try:
-        head, changes = (
+        _, head, changes = (
             subprocess.run([git, "-C", str(here), *words], capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
             for words in asked
         )
