@@ -34,6 +34,13 @@ def test_help_is_quick_and_loads_no_torch():
     assert min(seconds) < 0.5
 
 
+def test_drawing_and_scoring_do_not_wait_for_scikit_learn():
+    modules = ("embedding", "evaluate", "generation", "outliers", "pseudopoints")
+    code = f"import sys, {', '.join(f'bype.evaluation.{name}' for name in modules)}; print('sklearn' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_help_shows_the_flags_that_matter_and_all_of_them_on_request(capsys):
     shown = []
     for flag in ("--help", "--help-all"):

@@ -1,5 +1,6 @@
 """The commands that use a trained run, as a user meets them."""
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from PIL import Image
 
 from bype.cli import main
-from bype.data.examples import StoreSource
+from bype.data.examples import StoreSource, spread_rows
 from bype.data.store import Store
 from bype.evaluation.generation import interpolate, reconstruct, sample
 from bype.plates import to_bytes
@@ -62,6 +63,10 @@ def test_sample_random_from_components_and_like_an_example(bype_run, tmp_path, c
     mine = str(tmp_path / "mine.png")
     assert main(["sample", str(bype_run), "--like", mine, "--count", "4", "--out", str(out), "--force"]) == 0
     assert np.array_equal(tiles(out)[0, 0], test.read(np.array([5]))[0, 0])
+    capsys.readouterr()
+    assert main(["sample", str(bype_run), "--like", "5", "6", "--out", str(out), "--force"]) == 0
+    assert tiles(out).shape[:2] == (2, 10)
+    assert f"18 examples in {out}, after the given ones" in capsys.readouterr().out
     assert main(["sample", str(bype_run), "--count", "5", "--out", str(tmp_path / "numbers.npy")]) == 0
     assert np.load(tmp_path / "numbers.npy").shape == (5, 1, 12, 12)
     capsys.readouterr()
@@ -69,7 +74,8 @@ def test_sample_random_from_components_and_like_an_example(bype_run, tmp_path, c
 
 def test_reconstruct_and_interpolate(bype_run, tmp_path):
     run = TrainedRun.open(bype_run)
-    x = StoreSource(run.store().split("test")).read(np.arange(20))
+    test = StoreSource(run.store().split("test"))
+    x = test.read(spread_rows(len(test), 20))
     out = tmp_path / "out.png"
     assert main(["reconstruct", str(bype_run), "--out", str(out)]) == 0
     shown, made = tiles(out), to_bytes(reconstruct(run.model, x).numpy())[:, 0]
@@ -79,7 +85,8 @@ def test_reconstruct_and_interpolate(bype_run, tmp_path):
     assert (
         main(["interpolate", str(bype_run), "--force", "--between", "3", "7", "--steps", "5", "--out", str(out)]) == 0
     )
-    assert np.array_equal(tiles(out)[0], to_bytes(interpolate(run.model, x[3], x[7], 5).numpy())[:, 0])
+    start, end = test.read(np.array([3, 7]))
+    assert np.array_equal(tiles(out)[0], to_bytes(interpolate(run.model, start, end, 5).numpy())[:, 0])
     assert main(["interpolate", str(bype_run), "--force", "--out", str(out)]) == 0
     assert tiles(out).shape[:2] == (8, 10)
 
@@ -121,7 +128,7 @@ def test_embed_and_augment(bype_run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["evaluate", "nowhere"], "bype train"),
+        (["evaluate", "nowhere"], "bype fit"),
         (["evaluate", "RUN", "--split", "holdout"], "it has train, validation, test"),
         (["evaluate", "RUN", "--data", "nowhere"], "bype data prepare"),
         (["sample", "RUN", "--out", "x.jpg"], ".png or .npy"),
@@ -157,6 +164,28 @@ def test_features_are_sampled_as_a_table(trained_features, tmp_path, capsys):
     assert main(["sample", str(trained_features), "--out", str(tmp_path / "x.png")]) == 1
     assert ".csv or .npy" in capsys.readouterr().err
     assert main(["sample", str(trained_features), "--like", "2", "--out", str(tmp_path / "y.npy")]) == 0
+
+
+def test_points_of_a_table_are_written_as_one(trained_features, tmp_path):
+    assert main(["coreset", str(trained_features), "--out", str(tmp_path / "coreset")]) == 0
+    with (tmp_path / "coreset" / "points.csv").open() as file:
+        head, *rows = csv.reader(file)
+    archive = np.load(tmp_path / "coreset" / "coreset.npz")
+    features = head[2:] if "label" in head else head[1:]
+    assert head[0] == "weight"
+    assert len(features) == archive["points"].shape[1]
+    np.testing.assert_allclose([float(row[0]) for row in rows], archive["weights"], rtol=1e-4)
+    values = np.array([[float(cell) for cell in row[-len(features) :]] for row in rows])
+    np.testing.assert_allclose(values, archive["points"], rtol=1e-4, atol=1e-5)
+
+
+def test_scoring_other_data_says_how_many_were_left_out(bype_run, labelled_store, tmp_path, capsys):
+    words = ["score", str(bype_run), "--samples", "2", "--out", str(tmp_path / "x.csv")]
+    assert main([*words, "--data", str(labelled_store)]) == 0
+    printed = capsys.readouterr().out
+    total = sum(split.num_rows for split in Store(labelled_store).manifest.splits.values())
+    assert f"75 of {total} examples (split test)" in printed
+    assert "--validation 0 --test 0" in printed
 
 
 def test_a_run_is_used_without_its_data_where_none_are_needed(bype_run, trained_exemplar, tmp_path, capsys):

@@ -256,6 +256,10 @@ def test_nothing_is_overwritten(trained_bype, tmp_path, capsys):
     assert main(["export", str(trained_bype), "--out", str(out), "--force"]) == 0
     assert "6" not in capsys.readouterr().err
     assert (out / "model.json").stat().st_mtime_ns != before
+    (out / "notes.md").write_text("mine")
+    with pytest.raises(FileError, match=r"also holds notes\.md"):
+        bype.export_onnx(run, out, force=True)
+    assert (out / "notes.md").read_text() == "mine"
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").write_text("mine")

@@ -102,7 +102,7 @@ MISTAKES = {
     "empty folder": ("fit empty --out new/run", "give a folder that does"),
     "unknown kind of file": ("fit taken.png --out new/run", "give a folder of images"),
     "store instead of a run": ("sample images/store --out new/x.png", "give a run that was trained on it"),
-    "folder instead of a run": ("report photos --out new/x.html", "make one with: bype train"),
+    "folder instead of a run": ("report photos --out new/x.html", "make one with: bype fit"),
     "run instead of a store": ("train --data run --out new/run", "give the store that it was trained on"),
     "folder instead of a store": ("train --data photos --out new/run", "make one with: bype data prepare"),
     "another config": ("train --data images/store --out run --components 9", "choose another folder (--out)"),

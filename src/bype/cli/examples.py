@@ -18,12 +18,12 @@ def named_examples(
 ) -> "Tensor":
     """Return the examples (n, *data_shape) that a user names, by row number of a split or as image files.
 
-    If none is named, return the first ``most`` rows.
+    If none is named, return ``most`` rows that are evenly spread: stores are often sorted by class.
     """
     import numpy as np
     import torch
 
-    from bype.data.examples import StoreSource, as_model_input
+    from bype.data.examples import StoreSource, as_model_input, spread_rows
     from bype.data.sources.image_files import read_image_file
     from bype.evaluation.evaluate import default_split
     from bype.plates import is_image_shape
@@ -35,7 +35,7 @@ def named_examples(
     if not names or any(name.isdecimal() for name in names):
         store = run.store(data)
         chosen = store.split(split or default_split(store))
-        names = names or tuple(str(k) for k in range(min(most, len(chosen))))
+        names = names or tuple(map(str, spread_rows(len(chosen), most).tolist()))
 
     def example(name: str) -> "Tensor":
         if chosen is not None and name.isdecimal():

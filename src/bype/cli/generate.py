@@ -25,8 +25,8 @@ class _Sample:
     """Open this run directory"""
     out: Path
     """Write a picture of them to this .png file, or numbers to .npy, or features to .csv"""
-    count: int = 64
-    """Generate this many; with --component, --heaviest or --like, for each of them"""
+    count: int | None = None
+    """Generate this many, 64 if left out; with --component, --heaviest or --like, 9 for each of them"""
     component: Numbers = ()
     """Draw from these components of the prior (bype coreset shows their numbers); a line for each"""
     label: MaybeName = None
@@ -54,7 +54,9 @@ def sample(words: list[str]) -> int:
     from bype.evaluation import generation, pseudopoints
     from bype.run.opened import TrainedRun
 
-    if options.count < 1 or options.heaviest < 0:
+    is_each = bool(options.component or options.heaviest or options.like)
+    count = options.count if options.count is not None else 9 if is_each else 64
+    if count < 1 or options.heaviest < 0:
         raise UsageError("--count must be at least 1, --heaviest not negative")
     chosen = options.component, options.heaviest, options.like, options.label is not None
     if sum(map(bool, chosen)) > 1:
@@ -68,7 +70,7 @@ def sample(words: list[str]) -> int:
     if options.like:
         lines = []
         for x in named_examples(run, options.like, options.data, options.split):
-            copies = x.expand(options.count, *x.shape)
+            copies = x.expand(count, *x.shape)
             made = generation.generate_like(model, copies, generation.default_way(model), generator=generator)
             lines.append(torch.cat([x[None], made]) if options.out.suffix == ".png" else made)
     else:
@@ -82,7 +84,7 @@ def sample(words: list[str]) -> int:
             lines = [
                 generation.sample(
                     model,
-                    options.count,
+                    count,
                     component=k,
                     with_noise=options.noise or None,  # None draws rows of a table
                     prior=prior,
@@ -93,10 +95,12 @@ def sample(words: list[str]) -> int:
         except ValueError as error:
             raise UsageError(str(error)) from error
         if not components:
-            lines = list(torch.split(lines[0], max(1, round(options.count**0.5))))
+            lines = list(torch.split(lines[0], max(1, round(count**0.5))))
     save_lines(lines, options.out, run.data.shape, run.data.names)
-    print(f"{sum(map(len, lines))} examples in {options.out}")
-    result(out=options.out, examples=sum(map(len, lines)))
+    given = len(lines) if options.like and options.out.suffix == ".png" else 0
+    made_here = sum(map(len, lines)) - given
+    print(f"{made_here} examples in {options.out}" + (", after the given ones" if given else ""))
+    result(out=options.out, examples=made_here)
     return 0
 
 
@@ -107,7 +111,7 @@ class _Reconstruct:
     out: Path
     """Write a picture to this .png file, examples above reconstructions; or only reconstructions to .npy or .csv"""
     examples: ExampleNames = ()
-    """Reconstruct these: image files, or row numbers of --split; the first 20 rows if left out"""
+    """Reconstruct these: image files, or row numbers of --split; 20 rows, evenly spread, if left out"""
     data: MaybePath = None
     """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None
@@ -121,6 +125,7 @@ def reconstruct(words: list[str]) -> int:
     import torch
 
     from bype.evaluation import generation
+    from bype.plates import is_image_shape
     from bype.run.opened import TrainedRun
 
     require_free(options.out, options.force)
@@ -132,9 +137,11 @@ def reconstruct(words: list[str]) -> int:
     if options.out.suffix == ".png":
         lines = [part for pair in zip(torch.split(x, 10), torch.split(made, 10), strict=True) for part in pair]
     save_lines(lines, options.out, run.data.shape, run.data.names)
+    what = "examples and their reconstructions" if options.out.suffix == ".png" else "reconstructions"
+    units = "" if is_image_shape(run.data.shape) else " in the units of the data"
     print(
-        f"{len(x)} examples and their reconstructions in {options.out}; "
-        f"squared error {error.mean():.3f}, summed over dimensions, mean over examples"
+        f"{len(x)} {what} in {options.out}; "
+        f"squared error {error.mean():.3f}{units}, summed over dimensions, mean over examples"
     )
     result(out=options.out, examples=len(x), squared_error=float(error.mean()))
     return 0
@@ -147,7 +154,7 @@ class _Interpolate:
     out: Path
     """Write a picture of them to this .png file, or numbers to .npy, or features to .csv"""
     between: ExampleNames = ()
-    """Join pairs of these: image files, or row numbers of --split (default: the first 16); a line for each pair"""
+    """Join pairs of these: image files, or row numbers of --split (default: 16, evenly spread); a line for each pair"""
     steps: int = 10
     """Show this many examples in a line, both ends included"""
     data: MaybePath = None
@@ -183,7 +190,7 @@ class _Coreset:
     run: RunFolder
     """Open this run directory"""
     out: Path
-    """Write coreset.npz, weights.svg, a store of the points and, for images, two pictures to this new folder"""
+    """Write coreset.npz, weights.svg, a store of the points, and two pictures or points.csv to this new folder"""
     data: MaybePath = None
     """Look here for the store that the run was trained on, if it has moved"""
 

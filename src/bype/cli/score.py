@@ -65,9 +65,14 @@ def score(words: list[str]) -> int:
     columns = found.as_columns(run.data.names)
     if split.has_labels:
         labels, classes = split.labels(found.rows), store.manifest.classes
-        columns["label"] = np.array(classes)[labels] if classes else labels
+        columns["label"] = np.array(classes)[labels]
     write_atomic(options.out, {".csv": _csv, ".npz": _npz, ".parquet": _parquet}[options.out.suffix](columns))
-    print(f"{len(found.rows):,} examples of {split.name} in {options.out}; log p(x) with {found.num_samples} draws")
+    total = sum(part.num_rows for part in store.manifest.splits.values())
+    of_all = f" of {total:,}" if total > len(found.rows) else ""
+    count = f"{len(found.rows):,}{of_all} examples (split {split.name})"
+    print(f"{count} in {options.out}; log p(x) with {found.num_samples} draws")
+    if options.data is not None and of_all:
+        print("to score all examples of new data: bype data prepare DATA --out STORE --validation 0 --test 0")
     print(f"percentiles compare with {found.num_references:,} training examples, which the model has seen;")
     print("new examples get smaller percentiles, and much smaller ones if the model is overfitted")
     print("the least likely (compare the other scores: log p(x) alone ranks some outliers high):")

@@ -12,8 +12,9 @@ from bype.cli.output import result
 
 _ABOUT = """Share the model of a run: write a folder, or upload it to the Hugging Face hub.
 
-It has the config, the model, its evaluation and audit, a picture of the points and a model card. It has no data, no
-path, and no name of a machine or user. Log in to the hub first, with: hf auth login"""
+It has the config, the model, its evaluation and audit, a picture of the points and a model card. It has no
+data files, no path, and no name of a machine or user. But the points may be nearly equal to training examples: see
+`bype audit`. Log in to the hub first, with: hf auth login"""
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,21 @@ def share(words: list[str]) -> int:
     import warnings
 
     from bype.report.contents import measured
-    from bype.share.mixin import NOT_AUDITED, NotAuditedWarning
+    from bype.share.mixin import AuditWarning, warning_of
     from bype.share.run import TrainedRun
 
     run = TrainedRun.open(options.run)
-    is_audited = measured(run, "").audit is not None
-    if not is_audited:
-        print(f"bype: warning: {NOT_AUDITED}", file=sys.stderr)
+    audit = measured(run, "").audit
+    is_audited = audit is not None
+    if (warning := warning_of(audit)) is not None:
+        print(f"bype: warning: {warning}", file=sys.stderr)
     if options.out is not None:
         run.save_pretrained(options.out, force=options.force)
         print(f"{options.out}; its README.md is the model card")
         result(out=options.out, audited=is_audited)
     if options.to is not None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotAuditedWarning)  # said above
+            warnings.simplefilter("ignore", AuditWarning)  # said above
             address = run.push_to_hub(options.to, private=options.private or None)
         print(f"{options.to}: {address}")
         result(to=options.to, commit=address, audited=is_audited)

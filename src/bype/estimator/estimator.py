@@ -23,6 +23,8 @@ from bype.evaluation.pseudopoints import require_points_of_class
 from bype.evaluation.scores import Scorer
 from bype.share.mixin import HubMixin
 
+_DECODED_ROWS = 512
+
 
 class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, BaseEstimator):  # type: ignore[misc]
     r"""A VAE whose prior is a mixture around a few learned pseudo-points, as a scikit-learn estimator.
@@ -151,11 +153,12 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         if latents.shape[1] != self._n_features_out:
             raise ValueError(f"X has {latents.shape[1]} columns, but the latent space has {self._n_features_out}")
         model = self._scorer.model
+        to_user, made = self._fitted.about.layout.to_user, []
         with torch.no_grad():
-            z = torch.tensor(latents, device=model.device) / model.latent_scale
-            output = model.decode(z, at_mean=True)
-            examples = model.to_data_units(model.unflatten(model.likelihood.mean(output)))
-        return self._fitted.about.layout.to_user(examples)
+            for part in torch.split(torch.tensor(latents), _DECODED_ROWS):
+                output = model.decode(part.to(model.device) / model.latent_scale, at_mean=True)
+                made.append(to_user(model.to_data_units(model.unflatten(model.likelihood.mean(output)))))
+        return np.concatenate(made)
 
     def reconstruct(self, X: Any) -> NDArray[Any]:
         """Return each example as the model sees it: encoded and decoded."""

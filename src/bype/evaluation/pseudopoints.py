@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from sklearn.neighbors import NearestNeighbors
 
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.store import Split
@@ -165,6 +164,8 @@ def describe_points(
     names
         Of the features.
     """
+    from sklearn.neighbors import NearestNeighbors  # loaded late: samples from a point do not need it
+
     points, probabilities, point_labels = points_of(model)
     order = torch.argsort(probabilities, descending=True, stable=True)
     rows = spread_rows(len(train), _MAX_REFERENCES)

@@ -1,16 +1,13 @@
-"""How well latent means separate the classes: nearest neighbours, a linear probe, a map."""
+"""How well latent means separate the classes: nearest neighbours, a linear probe, a map.
+
+Functions load scikit-learn when they are called: it takes a second or two, and drawing or scoring does not need it.
+"""
 
 import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.manifold import TSNE
-from sklearn.neighbors import NearestNeighbors
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 NEIGHBOUR_COUNTS = (3, 5, 7, 9, 11, 13, 15)
 """As in the paper."""
@@ -24,6 +21,8 @@ def knn_accuracy(references: Means, reference_labels: Labels, queries: Means, qu
 
     Distances are Euclidean; of classes with equal votes the smallest number wins, as in scikit-learn.
     """
+    from sklearn.neighbors import NearestNeighbors
+
     counts = [count for count in NEIGHBOUR_COUNTS if count <= len(references)]
     if not counts:
         return {}
@@ -42,6 +41,11 @@ def _vote(labels: Labels) -> Labels:
 
 def probe_accuracy(references: Means, reference_labels: Labels, queries: Means, query_labels: Labels) -> float:
     """Return the accuracy of a logistic regression trained on the references, with standardised latents."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     if len(np.unique(reference_labels)) < 2:
         return float((query_labels == reference_labels[0]).mean())
     probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))
@@ -58,6 +62,8 @@ def can_be_laid_out(means: Means) -> bool:
 
 def tsne(means: Means, seed: int = 0) -> NDArray[np.float32]:
     """Lay out latent means (n, D) on a plane, (n, 2)."""
+    from sklearn.manifold import TSNE
+
     if not can_be_laid_out(means):
         raise ValueError("a map needs at least five examples that are not all the same")
     start = "pca" if means.shape[1] > 1 else "random"

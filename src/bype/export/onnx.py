@@ -37,7 +37,7 @@ def export_onnx(run: TrainedRun, out: Path | str, *, force: bool = False) -> lis
     out
         The folder; it must not exist yet.
     force
-        Replace the folder if it holds an export.
+        Replace the folder if it holds an export, and nothing else.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def export_onnx(run: TrainedRun, out: Path | str, *, force: bool = False) -> lis
     files = {f"{name}.onnx": to_onnx(graph) for name, graph in graphs.items()}
     files["model.json"] = to_json(_description(run, graphs, files))
     _require_free(out, force)
-    with new_folder(out, replace=force) as partial:
+    with new_folder(out, replace=_written(out) if force else None) as partial:
         for name, content in files.items():
             write_synced(partial / name, content)
     return [out / name for name in files]
@@ -106,6 +106,11 @@ def _is_export(folder: Path) -> bool:
     path = folder / "model.json"
     content = read_json(path) if path.is_file() else None
     return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+def _written(folder: Path) -> list[str]:
+    """Return the names of the files of an export that exists."""
+    return ["model.json", *(path.name for path in folder.glob("*.onnx"))]
 
 
 def _description(run: TrainedRun, graphs: dict[str, Graph], files: dict[str, bytes]) -> dict[str, Any]:
