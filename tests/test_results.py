@@ -10,6 +10,7 @@ import outliers
 import own_data
 import peers
 from bype.evaluation.records import read_results
+from bype.paper.hours import Costs
 from bype.paper.page import draw_all, printed
 from bype.paper.records import Records
 
@@ -20,7 +21,8 @@ def test_the_page_of_the_papers_items_is_printed_from_the_records():
     records = Records.read(ROOT / "results" / "paper")
     drawn = draw_all(records)
     page = (ROOT / "docs" / "results" / "paper.md").read_text()
-    assert printed(records, drawn) in page, "print it again: bype reproduce page"
+    costs = Costs.read(ROOT / "results" / "paper")
+    assert printed(records, costs, drawn) in page, "print it again: bype reproduce page"
     folder = ROOT / "docs" / "results" / "pictures" / "paper"
     assert {path.name for path in folder.iterdir()} == set(drawn)
     for name, content in drawn.items():

@@ -18,11 +18,11 @@ from bype.cli import main
 from bype.data.files import FileError
 from bype.paper import reproduce
 from bype.paper.cells import FULL, REDUCED, Cell, config_of
-from bype.paper.cost import Pace, cost_lines, hours
-from bype.paper.items import ITEMS
+from bype.paper.hours import Costs, Pace, hours, lines_of
+from bype.paper.items import ITEMS, cells_of
 from bype.paper.page import BEGIN, END
 from bype.paper.records import Records
-from bype.paper.reproduce import cells_of, is_capped, seconds_per_epoch
+from bype.paper.reproduce import is_capped, seconds_per_epoch
 from bype.paper.tables import table
 from bype.run.lock import RunLock
 from small_runs import image_store
@@ -310,18 +310,29 @@ def test_hours_are_counted_by_hand():
 
 def test_the_cost_has_hours_for_every_item():
     paces = {cell.path: Pace(0.01, 0.02, 1e-5, 0.05) for item in ITEMS.values() for cell in item.cells}
-    lines = list(cost_lines(paces, 3))
+    lines = list(lines_of(Costs(None, "", "", 1, paces), 3))
     for name in (*ITEMS, "all"):
         (line,) = (text for text in lines if text.startswith(f"{name} "))
         assert float(re.search(r"([0-9.,]+) h full", line)[1].replace(",", "")) > 0
     assert "450 epochs" in lines[-1]
 
 
-def test_the_cost_is_measured(capsys):
-    assert main(["reproduce", "cost", "--only", "mnist/vae/gaussian"]) == 0
+def test_the_cost_is_measured_and_kept_for_the_page(tmp_path, capsys):
+    assert main(["reproduce", "cost", "--only", "mnist/vae/gaussian", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"mnist/vae/gaussian: [0-9.]+ ms for a step", printed)
     assert re.search(r"^table1 +[0-9.]+ h full, +[0-9.]+ h reduced, for 3 trainings", printed, re.MULTILINE)
+    kept = Costs.read(tmp_path)
+    pace = kept.paces["mnist/vae/gaussian"]
+    (tmp_path / "page.md").write_text(f"{BEGIN}{END}")
+    assert main(["reproduce", "page", "--out", str(tmp_path), "--page", str(tmp_path / "page.md")]) == 0
+    page = (tmp_path / "page.md").read_text()
+    one = 450 * pace.step * (500 + 100 / 3) + 10_000 * 5000 * pace.draw
+    assert f"| MNIST | VAE | {one / 3600:,.1f} |  |" in page
+    assert f"| not yet run | {3 * one / 3600:,.0f} |" in page
+    (tmp_path / "cost.json").write_text("{}")
+    with pytest.raises(FileError, match="measure again"):
+        Costs.read(tmp_path)
 
 
 def test_the_table_has_mean_spread_difference_and_the_cap(tmp_path):

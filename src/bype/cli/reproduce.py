@@ -40,6 +40,8 @@ class _Cost:
     """Measure only cells with these words in their name, such as fashion-mnist/vae or bype"""
     seeds: int = 3
     """Count this many seeds"""
+    out: MaybePath = None
+    """Also write what was measured to cost.json in this folder of records, for the page"""
 
 
 @dataclass(frozen=True)
@@ -69,17 +71,21 @@ def reproduce_cost(words: list[str]) -> int:
     options = parse(_Cost, words, "bype reproduce cost", what)
     from tempfile import TemporaryDirectory
 
-    from bype.paper.cost import cost_lines, measure
-    from bype.paper.items import ITEMS
-    from bype.paper.reproduce import cells_of
+    from bype.paper.cost import measure
+    from bype.paper.hours import lines_of
+    from bype.paper.items import ITEMS, cells_of
 
     cells = [cell for cell, _ in cells_of(tuple(ITEMS.values()), 1, options.only)]
     _require_some(cells, options.only)
     if options.seeds < 1:
         raise UsageError("take at least one seed")
+    if options.out is not None and not options.out.is_dir():
+        raise UsageError(f"there is no folder {options.out}")
     with TemporaryDirectory() as folder:
-        paces = measure(cells, Path(folder), print)
-    lines = list(cost_lines(paces, options.seeds))
+        costs = measure(cells, Path(folder), print)
+    if options.out is not None:
+        costs.write(options.out)
+    lines = list(lines_of(costs, options.seeds))
     for line in lines:
         print(line)
     result(items=lines)
@@ -89,10 +95,11 @@ def reproduce_cost(words: list[str]) -> int:
 def reproduce_page(words: list[str]) -> int:
     """Print the page of all tables and figures."""
     options = parse(_Page, words, "bype reproduce page", "Print all tables and figures from the records into a page.")
+    from bype.paper.hours import Costs
     from bype.paper.page import write_page
     from bype.paper.records import Records
 
-    write_page(Records.read(options.out), options.page)
+    write_page(Records.read(options.out), Costs.read(options.out), options.page)
     print(f"written to {options.page}")
     result(file=options.page)
     return 0
@@ -107,10 +114,10 @@ def reproduce(words: list[str]) -> int:
     options = parse(_Reproduce, words, "bype reproduce", what)
     from bype.console import progress_bar
     from bype.paper.cells import FULL, REDUCED
-    from bype.paper.items import ITEMS
+    from bype.paper.items import ITEMS, cells_of
     from bype.paper.output import write_item
     from bype.paper.records import Records
-    from bype.paper.reproduce import StoppedError, cells_of, fill_cells
+    from bype.paper.reproduce import StoppedError, fill_cells
     from bype.training.display import display_here
 
     if options.item != "all" and options.item not in ITEMS:

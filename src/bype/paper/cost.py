@@ -1,10 +1,10 @@
-"""How many hours a table or a figure takes on this machine, from a few steps of every kind of cell."""
+"""Measuring what a cell costs: a few steps of every kind, on random images."""
 
 import itertools
+import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -14,112 +14,20 @@ import torch
 from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.store import Store
 from bype.data.writer import StoreWriter
-from bype.evaluation.augmentation import CLASSIFIER_BATCH, CLASSIFIER_HIDDEN
+from bype.evaluation.augmentation import CLASSIFIER_HIDDEN
 from bype.evaluation.density import faster_precision
 from bype.objective import importance_weighted_bound
-from bype.paper.cells import FULL, REDUCED, Cell, Protocol, config_of
-from bype.paper.items import ITEMS, Item
-from bype.paper.reproduce import cells_of
+from bype.paper.cells import FULL, Cell, config_of
+from bype.paper.hours import DATA, Costs, DataSize, Pace
+from bype.paper.reproduce import commit
 from bype.run.config import TrainingConfig
-from bype.span import Span, steps_per_epoch
 from bype.training.step import TrainingStep
 
-ASSUMED_EPOCHS = 450
-"""At full protocol validation decides when to stop; the runs so far stopped after 380 to 481 epochs."""
 _STEPS = 4
 _IMAGES, _DRAWS = 4, 32
-_BATCH = 100
-"""The examples of a step at full protocol."""
 
 
-@dataclass(frozen=True)
-class _Data:
-    """The shape of a data set's examples, and how many there are."""
-
-    shape: tuple[int, int, int]
-    num_train: int
-    num_validation: int
-    num_test: int
-    stand_ins: int
-    """So many random examples stand for them while we measure; enough for the largest set of components."""
-
-
-_DATA = {
-    "mnist": _Data((1, 28, 28), 50_000, 10_000, 10_000, 25_000),
-    "fashion-mnist": _Data((1, 28, 28), 50_000, 10_000, 10_000, 25_000),
-    "cifar10": _Data((3, 32, 32), 40_000, 10_000, 10_000, 25_000),
-    "celeba": _Data((3, 64, 64), 26_000, 2_000, 2_000, 500),
-}
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Seconds that a kind of cell takes."""
-
-    step: float
-    """For a step of training at full protocol, on 100 examples."""
-    update: float
-    """For a batch of an update of the pseudocoreset; 0 without updates."""
-    draw: float
-    """For one importance sample of one image."""
-    classifier: float
-    """For a step of the classifier."""
-
-
-def seconds(cell: Cell, pace: Pace, protocol: Protocol, num_classifiers: int) -> float:
-    """Return how long a cell takes.
-
-    Validation counts as a third of as many training steps: it has no backward pass. The larger batches of the reduced
-    protocol count as so many steps of 100 examples, which is more than they take.
-    """
-    protocol = protocol.of(cell.network)
-    data, config = _DATA[cell.data], config_of(cell, protocol)
-    per_epoch = steps_per_epoch(data.num_train, config.batch_size)
-    epochs = min(Span.parse(config.length).in_steps(per_epoch) / per_epoch, ASSUMED_EPOCHS)
-    training = pace.step * (epochs * data.num_train + max(epochs, 1) * data.num_validation / 3) / _BATCH
-    if every := getattr(config.rule, "every", None):
-        num_updates = epochs / (Span.parse(every).in_steps(per_epoch) / per_epoch)
-        training += num_updates * (protocol.update_steps or per_epoch) * pace.update * config.batch_size / _BATCH
-    measuring = (protocol.images or data.num_test) * protocol.draws * pace.draw
-    classifier_steps = num_classifiers * protocol.classifier_epochs * data.num_train / CLASSIFIER_BATCH
-    return training + measuring + classifier_steps * pace.classifier
-
-
-def hours(items: tuple[Item, ...], paces: Mapping[str, Pace], protocol: Protocol, seeds: int) -> float:
-    """Return how many hours items take together; a cell that several share is counted once.
-
-    Parameters
-    ----------
-    items
-        The tables and figures.
-    paces
-        The pace of each cell, by its path; cells that are not in it are left out.
-    protocol, seeds
-        How long, and how often.
-    """
-    total = 0.0
-    for cell, lines in cells_of(items, seeds):
-        if cell.path in paces:
-            classifiers = {line.classifier for line in lines} - {None}
-            total += seconds(cell, paces[cell.path], protocol, len(classifiers))
-    return total / 3600
-
-
-def cost_lines(paces: Mapping[str, Pace], seeds: int) -> Iterator[str]:
-    """Say for every item of which something was measured how long it takes, and all of them together."""
-    measured = [item for item in ITEMS.values() if any(cell.path in paces for cell in item.cells)]
-    for title, items in [*((item.name, (item,)) for item in measured), ("all", tuple(measured))]:
-        full, reduced = (hours(items, paces, protocol, seeds) for protocol in (FULL, REDUCED))
-        cells = len([cell for cell, _ in cells_of(items, seeds) if cell.path in paces])
-        yield f"{title:<9} {full:>10,.1f} h full, {reduced:>8,.2f} h reduced, for {cells} trainings"
-    yield (
-        f"with {seeds} seeds, one process on {torch.get_num_threads()} threads; assumed: {ASSUMED_EPOCHS} epochs at "
-        "full protocol, where validation decides; items that share cells train them once; kNN, maps and pictures take "
-        "minutes more for each cell"
-    )
-
-
-def measure(cells: list[Cell], folder: Path, say: Callable[[str], None]) -> dict[str, Pace]:
+def measure(cells: list[Cell], folder: Path, say: Callable[[str], None]) -> Costs:
     """Measure the pace of cells on random images in a temporary folder; cells that compute the same are measured once.
 
     Parameters
@@ -135,7 +43,7 @@ def measure(cells: list[Cell], folder: Path, say: Callable[[str], None]) -> dict
     stores: dict[tuple[int, ...], Store] = {}
     paces = {}
     for cell in cells:
-        data, config = _DATA[cell.data], config_of(cell, FULL)
+        data, config = DATA[cell.data], config_of(cell, FULL)
         key = data.shape, config
         if key not in known:
             if data.shape not in stores:
@@ -144,10 +52,10 @@ def measure(cells: list[Cell], folder: Path, say: Callable[[str], None]) -> dict
             pace = known[key]
             say(f"{cell.path}: {1e3 * pace.step:.1f} ms for a step, {1e6 * pace.draw:.1f} µs for an importance sample")
         paces[cell.path] = known[key]
-    return paces
+    return Costs(commit(), platform.platform(), str(torch.__version__), torch.get_num_threads(), paces)
 
 
-def _stand_in(data: _Data, folder: Path) -> Store:
+def _stand_in(data: DataSize, folder: Path) -> Store:
     """Write a store of random images."""
     random = np.random.default_rng(0)
     with StoreWriter(folder, data.shape, "uint8", classes=(), names=(), source="random", has_labels=False) as writer:

@@ -1,5 +1,6 @@
 """Every table and figure of the paper: which cells it consists of, and what is taken from each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -243,3 +244,28 @@ ITEMS = {
     )
 }
 """All tables and figures by name."""
+
+
+def cells_of(
+    items: Sequence[Item], seeds: int, only: str = "", shard: tuple[int, int] = (0, 1)
+) -> list[tuple[Cell, list[Line]]]:
+    """Return the cells that a worker is to fill, each with the lines that take something from it.
+
+    Parameters
+    ----------
+    items
+        The tables and figures.
+    seeds
+        The number of seeds.
+    only
+        Take only cells with these words in their path, such as ``fashion-mnist/vae`` or ``bype``.
+    shard
+        (I, N): this is worker I of N, counted from 0, and takes every N-th cell.
+    """
+    lines: dict[Cell, list[Line]] = {}
+    for item in items:
+        for line in item.lines:
+            lines.setdefault(line.cell, []).append(line)
+    chosen = [cell for cell in lines if not only or f"/{only.strip('/')}/" in f"/{cell.path}/"]
+    every = [(Cell(cell.data, cell.network, cell.prior, seed), lines[cell]) for seed in range(seeds) for cell in chosen]
+    return every[shard[0] :: shard[1]]

@@ -6,10 +6,12 @@ from pathlib import Path
 from bype.data.files import FileError, write_atomic
 from bype.paper.cells import FULL, PROTOCOLS, REDUCED
 from bype.paper.figures import figure
+from bype.paper.hours import ASSUMED_EPOCHS, Costs, hours, hours_by_prior
 from bype.paper.items import ITEMS, Item
 from bype.paper.records import Records
-from bype.paper.tables import table
+from bype.paper.tables import row, table
 
+_SEEDS = 3
 BEGIN, END = "<!-- printed by: bype reproduce page -->", "<!-- the end of what is printed -->"
 
 
@@ -32,21 +34,27 @@ def overview(records: Records) -> Iterator[str]:
         yield f"{protocol.name}: {protocol.text}"
 
 
-def sections(records: Records, pictures: dict[str, str]) -> Iterator[str]:
+def sections(records: Records, costs: Costs | None, pictures: dict[str, str]) -> Iterator[str]:
     """Return the lines of the page: a section for each item.
 
     Parameters
     ----------
     records
         What was run.
+    costs
+        What it takes at full protocol.
     pictures
         The addresses of the figures that were drawn, by their names.
     """
-    yield "| item | what it shows | state |"
-    yield "| --- | --- | --- |"
+    heads = ["item", "what it shows", "state", *(["hours in full"] if costs else [])]
+    yield from (row(heads), row(["---"] * len(heads)))
     for item in ITEMS.values():
         title = _title(item)
-        yield f"| [{title}](#{title.lower().replace(' ', '-')}) | {item.title} | {state(item, records)} |"
+        took = [f"{hours((item,), costs.paces, FULL, _SEEDS):,.0f}"] if costs else []
+        link = f"[{title}](#{title.lower().replace(' ', '-')})"
+        yield row([link, item.title, state(item, records), *took])
+    if costs:
+        yield from _hours(costs)
     for item in ITEMS.values():
         yield from ("", f"## {_title(item)}", "", f"{item.title}. {item.note}".strip(), "")
         if item.is_table:
@@ -58,6 +66,20 @@ def sections(records: Records, pictures: dict[str, str]) -> Iterator[str]:
             yield f"![{item.title}, {protocol.name} protocol]({pictures[name]})"
             yield ""
         yield f"State: {state(item, records)}."
+
+
+def _hours(costs: Costs) -> Iterator[str]:
+    """Say what the hours are, and how many a training takes."""
+    together = hours(tuple(ITEMS.values()), costs.paces, FULL, _SEEDS)
+    heads, rows = hours_by_prior(costs)
+    yield ""
+    yield (
+        f"*Hours in full* are estimated by `bype reproduce cost` for {_SEEDS} seeds, one process with {costs.threads} "
+        f"thread{'s' if costs.threads > 1 else ''} and {ASSUMED_EPOCHS} epochs. Items share trainings: all of them "
+        f"together take {together:,.0f} hours. One training takes so many:"
+    )
+    yield ""
+    yield from (row(heads), row(["---"] * len(heads)), *map(row, rows))
 
 
 def _title(item: Item) -> str:
@@ -81,13 +103,13 @@ def _drawable() -> set[str]:
     return {f"{name}{protocol.suffix}.{kind}" for name in figures for protocol in PROTOCOLS for kind in ("png", "svg")}
 
 
-def printed(records: Records, pictures: dict[str, bytes]) -> str:
+def printed(records: Records, costs: Costs | None, pictures: dict[str, bytes]) -> str:
     """Return what stands between the marks of the page."""
     addresses = {name.split(".")[0]: f"pictures/paper/{name}" for name in pictures}
-    return "\n".join((BEGIN, "", *sections(records, addresses), "", END))
+    return "\n".join((BEGIN, "", *sections(records, costs, addresses), "", END))
 
 
-def write_page(records: Records, page: Path) -> None:
+def write_page(records: Records, costs: Costs | None, page: Path) -> None:
     """Print the tables and figures into a page, between two marks; figures go to ``pictures/paper`` beside it.
 
     Figures there that are no longer drawn are removed; other files stay.
@@ -104,4 +126,4 @@ def write_page(records: Records, page: Path) -> None:
         write_atomic(folder / name, content)
     for name in _drawable() - pictures.keys():
         (folder / name).unlink(missing_ok=True)
-    write_atomic(page, f"{before}{printed(records, pictures)}{after}".encode())
+    write_atomic(page, f"{before}{printed(records, costs, pictures)}{after}".encode())

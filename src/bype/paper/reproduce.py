@@ -23,7 +23,7 @@ from bype.evaluation.evaluate import Stage, evaluate, silent
 from bype.evaluation.records import ClassifierError, read_results, write_results
 from bype.models.base import LatentModel
 from bype.paper.cells import Cell, Protocol, config_of
-from bype.paper.items import Classifier, Item, Line
+from bype.paper.items import Classifier, Line
 from bype.paper.records import FILE_NAME, Record
 from bype.plates import is_image_shape, plate, png, to_bytes
 from bype.run.lock import LockError, RunLock
@@ -45,31 +45,6 @@ class StoppedError(RuntimeError):
         self.signal = signal
 
 
-def cells_of(
-    items: Sequence[Item], seeds: int, only: str = "", shard: tuple[int, int] = (0, 1)
-) -> list[tuple[Cell, list[Line]]]:
-    """Return the cells that a worker is to fill, each with the lines that take something from it.
-
-    Parameters
-    ----------
-    items
-        The tables and figures.
-    seeds
-        The number of seeds.
-    only
-        Take only cells with these words in their path, such as ``fashion-mnist/vae`` or ``bype``.
-    shard
-        (I, N): this is worker I of N, counted from 0, and takes every N-th cell.
-    """
-    lines: dict[Cell, list[Line]] = {}
-    for item in items:
-        for line in item.lines:
-            lines.setdefault(line.cell, []).append(line)
-    chosen = [cell for cell in lines if not only or f"/{only.strip('/')}/" in f"/{cell.path}/"]
-    every = [(Cell(cell.data, cell.network, cell.prior, seed), lines[cell]) for seed in range(seeds) for cell in chosen]
-    return every[shard[0] :: shard[1]]
-
-
 def fill_cells(
     work: Sequence[tuple[Cell, list[Line]]],
     protocol: Protocol,
@@ -84,7 +59,7 @@ def fill_cells(
     Parameters
     ----------
     work
-        From :func:`cells_of`.
+        From :func:`bype.paper.items.cells_of`.
     protocol
         How long to train and how well to measure.
     stores

@@ -13,8 +13,8 @@ _HEADS = ("paper", "full", "difference", "seeds", "epochs", "reduced")
 def table(item: Item, records: Records) -> list[str]:
     """Return the lines of a table. What was run at the reduced protocol has a column of its own."""
     heads = [*item.heads, *_HEADS]
-    lines = [_row(heads), _row(["---"] * len(heads))]
-    return lines + [_row([*line.labels, *_numbers(line, records)]) for line in item.lines]
+    lines = [row(heads), row(["---"] * len(heads))]
+    return lines + [row([*line.labels, *_numbers(line, records)]) for line in item.lines]
 
 
 def _numbers(line: Line, records: Records) -> list[str]:
@@ -65,5 +65,6 @@ def _epochs(line: Line, records: Records, protocol: Protocol) -> str:
     )
 
 
-def _row(words: Sequence[str]) -> str:
+def row(words: Sequence[str]) -> str:
+    """Return a line of a table in Markdown."""
     return f"| {' | '.join(words)} |"
