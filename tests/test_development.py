@@ -84,7 +84,7 @@ def test_a_rule_of_your_own_on_two_processes_resumes_to_the_bit(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     finish(words(whole, 2))
     with started(words(broken, 2)) as launcher:
-        wait_until(lambda: has_checkpoint(broken / "run", 20)(), 120, "no checkpoint")
+        wait_until(lambda: has_checkpoint(broken / "run", 20)(), 300, "no checkpoint")
         for pid in children(launcher.pid):
             os.kill(pid, signal.SIGKILL)
     finish(words(broken, 2))

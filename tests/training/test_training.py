@@ -382,7 +382,7 @@ def test_signals_save_and_leave_and_the_same_command_goes_on(store, tmp_path, nu
         while not (run / "metrics.jsonl").exists() or not metrics(run):
             time.sleep(0.02)
         process.send_signal(number)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=300)
     assert process.returncode == 128 + number
     assert "To resume, run the same command" in out
     status = json.loads((run / "status.json").read_text())
