@@ -100,8 +100,8 @@ _REDUCED = Protocol(
     text="10 epochs in batches of 500, KL warm-up over 5, plain Adam with learning rate 0.002; "
     "PSVI for 50 batches every 2 epochs (for k = 1, 50, 100: every epoch, 4 and 8 epochs); "
     "everything is measured on 1,000 test images, with 250 importance samples; "
-    "classifiers of 2 epochs; ConvHVAE and the residual network: 40 batches of 100, learning rate 0.0005, PSVI for 4 batches every 20, "
-    "measured on 100 test images with 50 importance samples",
+    "classifiers of 2 epochs; ConvHVAE and the residual network: 40 batches of 100, learning rate 0.0005, "
+    "PSVI for 4 batches every 20, measured on 100 test images with 50 importance samples",
     suffix="-reduced",
 )
 _SLOW = dataclasses.replace(
