@@ -16,6 +16,7 @@ from bype.evaluation import embedding
 from bype.evaluation.audit import Audit, read_audit
 from bype.evaluation.records import Results, read_results
 from bype.export import onnx
+from bype.paper.hours import Costs
 from bype.run import checkpoint, directory
 from bype.run.config import TrainingConfig
 from bype.run.directory import RunError, read_config
@@ -118,5 +119,6 @@ def test_the_page_about_the_source_names_the_version_of_each_format():
         "`audit.json`": version(Audit),
         "`manifest.json` of a checkpoint": version(checkpoint._Manifest),
         "`estimator.json`": version(About),
+        "`cost.json` of records": version(Costs),
         "`embedding.json`": embedding.FORMAT_VERSION,
     }

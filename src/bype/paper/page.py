@@ -9,7 +9,7 @@ from bype.paper.figures import figure
 from bype.paper.hours import ASSUMED_EPOCHS, Costs, hours, hours_by_prior
 from bype.paper.items import ITEMS, Item
 from bype.paper.records import Records
-from bype.paper.tables import row, table
+from bype.paper.tables import markdown, table
 
 _SEEDS = 3
 BEGIN, END = "<!-- printed by: bype reproduce page -->", "<!-- the end of what is printed -->"
@@ -47,12 +47,12 @@ def sections(records: Records, costs: Costs | None, pictures: dict[str, str]) ->
         The addresses of the figures that were drawn, by their names.
     """
     heads = ["item", "what it shows", "state", *(["hours in full"] if costs else [])]
-    yield from (row(heads), row(["---"] * len(heads)))
+    rows = []
     for item in ITEMS.values():
         title = _title(item)
         took = [f"{hours((item,), costs.paces, FULL, _SEEDS):,.0f}"] if costs else []
-        link = f"[{title}](#{title.lower().replace(' ', '-')})"
-        yield row([link, item.title, state(item, records), *took])
+        rows.append([f"[{title}](#{title.lower().replace(' ', '-')})", item.title, state(item, records), *took])
+    yield from markdown(heads, rows)
     if costs:
         yield from _hours(costs)
     for item in ITEMS.values():
@@ -71,7 +71,6 @@ def sections(records: Records, costs: Costs | None, pictures: dict[str, str]) ->
 def _hours(costs: Costs) -> Iterator[str]:
     """Say what the hours are, and how many a training takes."""
     together = hours(tuple(ITEMS.values()), costs.paces, FULL, _SEEDS)
-    heads, rows = hours_by_prior(costs)
     yield ""
     yield (
         f"*Hours in full* are estimated by `bype reproduce cost` for {_SEEDS} seeds, one process with {costs.threads} "
@@ -79,7 +78,7 @@ def _hours(costs: Costs) -> Iterator[str]:
         f"together take {together:,.0f} hours. One training takes so many:"
     )
     yield ""
-    yield from (row(heads), row(["---"] * len(heads)), *map(row, rows))
+    yield from markdown(*hours_by_prior(costs))
 
 
 def _title(item: Item) -> str:

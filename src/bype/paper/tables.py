@@ -1,7 +1,7 @@
 """Tables in Markdown: the paper's number, ours, the difference."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bype.paper.cells import FULL, REDUCED, Protocol
 from bype.paper.items import Item, Line
@@ -12,9 +12,18 @@ _HEADS = ("paper", "full", "difference", "seeds", "epochs", "reduced")
 
 def table(item: Item, records: Records) -> list[str]:
     """Return the lines of a table. What was run at the reduced protocol has a column of its own."""
-    heads = [*item.heads, *_HEADS]
-    lines = [row(heads), row(["---"] * len(heads))]
-    return lines + [row([*line.labels, *_numbers(line, records)]) for line in item.lines]
+    return markdown([*item.heads, *_HEADS], ([*line.labels, *_numbers(line, records)] for line in item.lines))
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in Markdown.
+
+    Examples
+    --------
+    >>> markdown(["a", "b"], [["1", "2"]])
+    ['| a | b |', '| --- | --- |', '| 1 | 2 |']
+    """
+    return [f"| {' | '.join(words)} |" for words in (heads, ["---"] * len(heads), *rows)]
 
 
 def _numbers(line: Line, records: Records) -> list[str]:
@@ -63,8 +72,3 @@ def _epochs(line: Line, records: Records, protocol: Protocol) -> str:
     return ", ".join(
         f"{record.content['epochs']:g}" + (" (capped)" if "capped" in record.protocol else "") for record in found
     )
-
-
-def row(words: Sequence[str]) -> str:
-    """Return a line of a table in Markdown."""
-    return f"| {' | '.join(words)} |"
