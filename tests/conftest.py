@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def fashion_mnist(request: pytest.FixtureRequest) -> Path:
     folder = request.config.getoption("--data-folder")
     if folder is None:
-        pytest.skip("needs real data: pytest -m slow --data-folder FOLDER")
+        pytest.skip("needs real data: pytest -m slow tests --data-folder FOLDER")
     return folder / "fashion-mnist"
 
 
