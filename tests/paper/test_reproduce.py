@@ -16,14 +16,15 @@ from PIL import Image
 
 from bype.cli import main
 from bype.data.files import FileError
-from bype.paper import reproduce
+from bype.paper import cost, provenance, reproduce
 from bype.paper.cells import FULL, REDUCED, Cell, config_of
 from bype.paper.hours import Costs, Pace, hours, lines_of
-from bype.paper.items import ITEMS, cells_of
+from bype.paper.items import ITEMS, Line, cells_of
 from bype.paper.page import BEGIN, END
+from bype.paper.provenance import is_capped, seconds_per_epoch
 from bype.paper.records import Records
-from bype.paper.reproduce import is_capped, seconds_per_epoch
 from bype.paper.tables import table
+from bype.run.directory import RunError
 from bype.run.lock import RunLock
 from small_runs import image_store
 
@@ -123,7 +124,7 @@ def test_a_cell_goes_from_a_store_to_the_table_where_it_is_marked_as_reduced(fil
     assert f"| {density['negative_log_likelihood']['value']:.3f} (reduced) |" in row
     assert "not yet run" in row  # at full protocol
     pictures = sorted(path.name for path in (filled / "mnist-vae-ours-500-0-reduced").glob("*.png"))
-    assert pictures == ["interpolate.png", "plates.png", "reconstruct.png", "sample.png"]
+    assert pictures == ["interpolate.png", "plates.png", "sample.png"]
 
 
 def test_a_second_time_nothing_is_trained(filled, stores, capsys):
@@ -166,6 +167,84 @@ def test_classifiers_are_added_to_a_record(filled, stores, tmp_path, capsys):
     assert set(found) == {("posterior", 0.4), ("prior", 0.4)}
     assert found["prior", 0.4]["epochs"] == REDUCED.classifier_epochs
     assert f"{found['prior', 0.4]['test_errors'][0]:.3f} (reduced)" in capsys.readouterr().out
+
+
+def test_a_cell_that_is_trained_again_keeps_the_numbers_of_other_tables(filled, stores, tmp_path, monkeypatch):
+    out = Path(shutil.copytree(filled, tmp_path / "out"))
+    record, line = out / "mnist-vae-ours-500-0-reduced" / "record.json", table3_line("prior")
+    asked = []
+
+    def train_classifier(run, store, way, real_share, **_):
+        asked.append((way, real_share))
+        return 5.0
+
+    monkeypatch.setattr(reproduce, "classifier_error", train_classifier)
+    assert main(command(stores, out, "table3", "--only", "ours-500")) == 0
+    assert asked == [("posterior", 0.4), ("prior", 0.4)]
+    content = json.loads(record.read_text())
+    content["results"]["augmentation"][0]["real_share"] = 0.7  # as if for a table of its own
+    record.write_text(json.dumps(content))
+    shutil.rmtree(out / "runs")
+    asked.clear()
+    assert main(command(stores, out, "table3", "--only", "ours-500")) == 0
+    assert set(asked) == {("posterior", 0.7), ("posterior", 0.4), ("prior", 0.4)}
+    assert Records.read(out).values(line, REDUCED) == {0: 5.0}
+
+
+def table3_line(way: str) -> Line:
+    (line,) = (x for x in ITEMS["table3"].lines if x.cell.prior == "ours-500" and x.classifier.way == way)
+    return line
+
+
+def test_what_is_added_later_does_not_change_where_the_numbers_come_from(filled, stores, tmp_path, monkeypatch):
+    out = Path(shutil.copytree(filled, tmp_path / "out"))
+    record = out / "mnist-vae-ours-500-0-reduced" / "record.json"
+    before = json.loads(record.read_text())
+    monkeypatch.setattr(reproduce, "classifier_error", lambda *_, **__: 5.0)
+    monkeypatch.setattr(reproduce, "commit", lambda: "another commit")
+    assert main(command(stores, out, "table3", "--only", "ours-500")) == 0
+    after = json.loads(record.read_text())
+    assert after["results"]["augmentation"]
+    for name in ("commit", "machine", "status", "curve", "seconds_per_epoch"):
+        assert after[name] == before[name]
+
+
+def test_a_record_of_other_data_is_not_mixed_with_these(filled, stores, tmp_path, capsys):
+    other = tmp_path / "stores"
+    image_store(tmp_path, count=800).rename(tmp_path / "mnist")
+    other.mkdir()
+    (tmp_path / "mnist").rename(other / "mnist")
+    assert main(command(other, filled, "table1", "--only", "mnist/vae/ours-500")) == 1
+    assert "failed, the record in" in (printed := capsys.readouterr().out)
+    assert "is of other data than the store; choose another --out" in printed
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(stores, tmp_path, monkeypatch, capsys):
+    tried = []
+
+    def fail(config, *_):
+        tried.append(config.prior)
+        raise RunError("the loss is not finite")
+
+    monkeypatch.setattr(reproduce, "train", fail)
+    assert main(command(stores, tmp_path / "out", "table1", "--only", "mnist/vae")) == 1
+    assert tried == ["gaussian", "vamp", "exemplar", "bype", "bype", "bype", "gaussian", "vamp", "bype"]
+    printed = capsys.readouterr().out
+    assert "mnist/vae/gaussian, seed 0, reduced: failed, the loss is not finite" in printed
+    assert "9 of 9 cells failed" in printed
+
+
+def test_a_measurement_of_another_split_is_not_taken_for_that_of_the_test_split(filled, tmp_path):
+    out = Path(shutil.copytree(filled, tmp_path / "out", ignore=shutil.ignore_patterns("runs")))
+    record = out / "mnist-vae-ours-500-0-reduced" / "record.json"
+    content = json.loads(record.read_text())
+    (test,) = content["results"]["evaluations"]
+    other = json.loads(json.dumps(test)) | {"split": "validation"}
+    other["density"]["negative_log_likelihood"]["value"] = 99.0
+    content["results"]["evaluations"] = [other, test]
+    record.write_text(json.dumps(content))
+    (line,) = (x for x in ITEMS["table1"].lines if x.cell.path == "mnist/vae/ours-500")
+    assert Records.read(out).values(line, REDUCED) == {0: test["density"]["negative_log_likelihood"]["value"]}
 
 
 def test_a_cell_that_another_process_holds_is_left_alone(stores, tmp_path, capsys):
@@ -268,7 +347,11 @@ def test_a_page_removes_old_figures_and_nothing_of_anyone_elses(tmp_path):
     (tmp_path / "empty").mkdir()
     assert main(["reproduce", "page", "--out", str(tmp_path / "empty"), "--page", str(page)]) == 0
     assert sorted(path.name for path in pictures.iterdir()) == ["drafts", "figure4.xcf", "mine.png"]
-    assert page.read_text().startswith("before\n")
+    written = page.read_text()
+    for words in (["page", "--page", str(page)], ["list"]):
+        assert main(["reproduce", *words, "--out", str(tmp_path / "mistyped")]) == 1
+    assert page.read_text() == written
+    assert written.startswith("before\n")
     assert page.read_text().endswith("after\n")
     assert "old" not in page.read_text().splitlines()
 
@@ -317,11 +400,16 @@ def test_the_cost_has_hours_for_every_item():
     assert "450 epochs" in lines[-1]
 
 
-def test_the_cost_is_measured_and_kept_for_the_page(tmp_path, capsys):
-    assert main(["reproduce", "cost", "--only", "mnist/vae/gaussian", "--out", str(tmp_path)]) == 0
+def test_the_cost_is_measured_and_kept_for_the_page(tmp_path, capsys, monkeypatch):
+    assert main(["reproduce", "cost", "--only", "mnist/vae/gaussian"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"mnist/vae/gaussian: [0-9.]+ ms for a step", printed)
     assert re.search(r"^table1 +[0-9.]+ h full, +[0-9.]+ h reduced, for 3 trainings", printed, re.MULTILINE)
+    assert main(["reproduce", "cost", "--only", "mnist/vae/gaussian", "--out", str(tmp_path)]) == 1
+    assert "the page needs the hours of every cell" in capsys.readouterr().err
+    measured = Costs(None, "", "", 1, {"mnist/vae/gaussian": Pace(0.01, 0.02, 1e-5, 0.05)})
+    monkeypatch.setattr(cost, "measure", lambda *_: measured)
+    assert main(["reproduce", "cost", "--out", str(tmp_path)]) == 0
     kept = Costs.read(tmp_path)
     pace = kept.paces["mnist/vae/gaussian"]
     (tmp_path / "page.md").write_text(f"{BEGIN}{END}")
@@ -345,7 +433,7 @@ def test_the_table_has_mean_spread_difference_and_the_cap(tmp_path):
             "cell": {"data": "fashion-mnist", "network": "vae", "prior": "gaussian", "seed": seed},
             "protocol": "full, capped at 600 epochs" if seed == 1 else "full",
             "epochs": 600.0 if seed == 1 else 400.0,
-            "results": {"evaluations": [{"density": density}]},
+            "results": {"evaluations": [{"split": "test", "density": density}]},
         }
         (folder / "record.json").write_text(json.dumps(content))
     lines = table(ITEMS["table1"], Records.read(tmp_path))
@@ -363,9 +451,9 @@ def test_a_clone_of_another_project_is_not_the_source(tmp_path, monkeypatch):
     """As if bype were installed in a folder of that project."""
     installed = tmp_path / ".venv" / "bype" / "paper"
     installed.mkdir(parents=True)
-    shutil.copy(reproduce.__file__, installed / "reproduce.py")
+    shutil.copy(provenance.__file__, installed / "provenance.py")
     (tmp_path / ".gitignore").write_text(".venv\n")
     for words in (["init", "-q"], ["add", "."], ["-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", "x"]):
         subprocess.run([shutil.which("git"), "-C", str(tmp_path), *words], check=True)
-    monkeypatch.setattr(reproduce, "__file__", str(installed / "reproduce.py"))
-    assert reproduce.commit() is None
+    monkeypatch.setattr(provenance, "__file__", str(installed / "provenance.py"))
+    assert provenance.commit() is None

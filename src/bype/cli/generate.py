@@ -36,11 +36,11 @@ class _Sample:
     like: ExampleNames = ()
     """Generate examples like these: image files, or row numbers of --split; a picture also shows these"""
     noise: Flag = False
-    """Draw images from the likelihood, as in the paper's Algorithm 1, not its mean; rows of a table always are"""
+    """Draw images from the likelihood, as in the paper's Algorithm 1, and do not show its mean; rows of a table are always drawn"""
     data: MaybePath = None
     """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None
-    """Count row numbers in this split; in test if left out"""
+    """Count row numbers in this split; if left out, in test, or else validation, or else train"""
     seed: int = 0
     """Set the seed of all random numbers"""
     force: Force = False
@@ -115,7 +115,7 @@ class _Reconstruct:
     data: MaybePath = None
     """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None
-    """Count row numbers in this split; in test if left out"""
+    """Count row numbers in this split; if left out, in test, or else validation, or else train"""
     force: Force = False
 
 
@@ -160,7 +160,7 @@ class _Interpolate:
     data: MaybePath = None
     """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None
-    """Count row numbers in this split; in test if left out"""
+    """Count row numbers in this split; if left out, in test, or else validation, or else train"""
     force: Force = False
 
 

@@ -41,7 +41,7 @@ class _Cost:
     seeds: int = 3
     """Count this many seeds"""
     out: MaybePath = None
-    """Also write what was measured to cost.json in this folder of records, for the page"""
+    """Also write what was measured to cost.json in this folder of records, for the page; not with --only"""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ def reproduce_list(words: list[str]) -> int:
     from bype.paper.page import overview
     from bype.paper.records import Records
 
+    if options.out is not None:
+        _require_folder(options.out)
     lines = list(overview(Records.read(options.out or Path("results/paper"))))
     for line in lines:
         print(line)
@@ -79,8 +81,10 @@ def reproduce_cost(words: list[str]) -> int:
     _require_some(cells, options.only)
     if options.seeds < 1:
         raise UsageError("take at least one seed")
-    if options.out is not None and not options.out.is_dir():
-        raise UsageError(f"there is no folder {options.out}")
+    if options.out is not None:
+        _require_folder(options.out)
+        if options.only:
+            raise UsageError("the page needs the hours of every cell: leave out --only or --out")
     with TemporaryDirectory() as folder:
         costs = measure(cells, Path(folder), print)
     if options.out is not None:
@@ -99,6 +103,7 @@ def reproduce_page(words: list[str]) -> int:
     from bype.paper.page import write_page
     from bype.paper.records import Records
 
+    _require_folder(options.out)
     write_page(Records.read(options.out), Costs.read(options.out), options.page)
     print(f"written to {options.page}")
     result(file=options.page)
@@ -137,7 +142,7 @@ def reproduce(words: list[str]) -> int:
         print(text, flush=True)
 
     try:
-        fill_cells(work, protocol, options.stores, options.out, say, display_here, progress_bar)
+        failed = fill_cells(work, protocol, options.stores, options.out, say, display_here, progress_bar)
     except StoppedError as error:
         print(error)
         return 128 + error.signal
@@ -145,8 +150,15 @@ def reproduce(words: list[str]) -> int:
     for item in items:
         for line in write_item(item, records, options.out):
             print(line)
-    result(items=[item.name for item in items], folder=options.out)
-    return 0
+    if failed:
+        print(f"{failed} of {len(work)} cells failed, see above; to try them again, run the same command")
+    result(items=[item.name for item in items], folder=options.out, failed=failed)
+    return 1 if failed else 0
+
+
+def _require_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}")
 
 
 def _require_some(cells: object, only: str) -> None:

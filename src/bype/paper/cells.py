@@ -55,9 +55,13 @@ class Protocol:
     classifier_epochs: int
     text: str
     suffix: str = ""
-    """Of the folder of a record."""
+    """Of the names of folders and files."""
     slow: "Protocol | None" = None
     """What is done instead with :data:`SLOW_NETWORKS`; None if nothing else."""
+
+    def mark(self, name: str) -> str:
+        """Return the name of a folder or file of this protocol."""
+        return f"{name}{self.suffix}"
 
     def of(self, network: str) -> "Protocol":
         """Return what is done with a network."""
@@ -99,9 +103,9 @@ _REDUCED = Protocol(
     classifier_epochs=2,
     text="10 epochs in batches of 500, KL warm-up over 5, plain Adam with learning rate 0.002; "
     "PSVI for 50 batches every 2 epochs (for k = 1, 50, 100: every epoch, 4 and 8 epochs); "
-    "everything is measured on 1,000 test images, with 250 importance samples; "
-    "classifiers of 2 epochs; ConvHVAE and the residual network: 40 batches of 100, learning rate 0.0002, "
-    "PSVI for 4 batches every 20, measured on 100 test images with 50 importance samples",
+    "measured on 1,000 test images, with 250 importance samples; "
+    "classifiers of 2 epochs, measured on all test images; ConvHVAE and the residual network: 40 batches of 100, "
+    "learning rate 0.0002, PSVI for 4 batches every 20, measured on 100 test images with 50 importance samples",
     suffix="-reduced",
 )
 _SLOW = dataclasses.replace(

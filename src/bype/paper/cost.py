@@ -19,7 +19,7 @@ from bype.evaluation.density import faster_precision
 from bype.objective import importance_weighted_bound
 from bype.paper.cells import FULL, Cell, config_of
 from bype.paper.hours import DATA, Costs, DataSize, Pace
-from bype.paper.reproduce import commit
+from bype.paper.provenance import commit
 from bype.run.config import TrainingConfig
 from bype.training.step import TrainingStep
 

@@ -9,14 +9,14 @@ from PIL import Image, ImageDraw, ImageFont
 
 from bype.paper.cells import Protocol
 from bype.paper.items import Item, Line
-from bype.paper.records import Records
+from bype.paper.records import PLATE_LINES, Records
 from bype.report.charts import Series, line_chart, scatter
 from bype.report.markup import Markup, element
 from bype.report.style import STANDALONE_STYLE
 
-_KEPT_PLATES, _SHOWN_PLATES = 14, 6
+_SHOWN_PLATES = 6
 _GAP, _TITLE = 12, 18
-_PANEL, _PANEL_HEIGHT, _LEGEND = 420, 250, 18
+_PANEL, _LEGEND = 420, 18
 
 Found = list[tuple[Line, Any]]
 """The parts of a figure that have been run, each with what its record has (of the first seed)."""
@@ -49,7 +49,7 @@ def _pictures(item: Item, found: Found, remark: str) -> tuple[str, bytes]:
         with Image.open(path) as opened:
             picture = opened.convert("RGB")
         if item.name == "figure1":  # the first few lines; all are in figure 8
-            picture = picture.crop((0, 0, picture.width, picture.height * _SHOWN_PLATES // _KEPT_PLATES))
+            picture = picture.crop((0, 0, picture.width, picture.height * _SHOWN_PLATES // PLATE_LINES))
         panels.append((_name(line, remark), picture))
     width = max(picture.width for _, picture in panels)
     rows = [panels[first : first + 2] for first in range(0, len(panels), 2)]

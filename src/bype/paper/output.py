@@ -25,6 +25,6 @@ def write_item(item: Item, records: Records, out: Path) -> Iterator[str]:
         return
     for protocol in PROTOCOLS:
         if made := figure(item, records, protocol):
-            path = out / f"{item.name}{protocol.suffix}.{made[0]}"
+            path = out / f"{protocol.mark(item.name)}.{made[0]}"
             write_atomic(path, made[1])
             yield f"{item.title}, {protocol.name}: written to {path}"

@@ -60,22 +60,21 @@ def sections(records: Records, costs: Costs | None, pictures: dict[str, str]) ->
         if item.is_table:
             yield from table(item, records)
             continue
-        shown = [protocol for protocol in PROTOCOLS if f"{item.name}{protocol.suffix}" in pictures]
-        for protocol in shown:
-            name = f"{item.name}{protocol.suffix}"
-            yield f"![{item.title}, {protocol.name} protocol]({pictures[name]})"
-            yield ""
+        for protocol in PROTOCOLS:
+            if address := pictures.get(protocol.mark(item.name)):
+                yield f"![{item.title}, {protocol.name} protocol]({address})"
+                yield ""
         yield f"State: {state(item, records)}."
 
 
 def _hours(costs: Costs) -> Iterator[str]:
-    """Say what the hours are, and how many a training takes."""
+    """Say what the hours are, and how many a cell takes."""
     together = hours(tuple(ITEMS.values()), costs.paces, FULL, _SEEDS)
     yield ""
     yield (
         f"*Hours in full* are estimated by `bype reproduce cost` for {_SEEDS} seeds, one process with {costs.threads} "
         f"thread{'s' if costs.threads > 1 else ''} and {ASSUMED_EPOCHS} epochs. Items share trainings: all of them "
-        f"together take {together:,.0f} hours. One training takes so many:"
+        f"together take {together:,.0f} hours. One cell without classifiers takes so many:"
     )
     yield ""
     yield from markdown(*hours_by_prior(costs))
@@ -92,14 +91,14 @@ def draw_all(records: Records) -> dict[str, bytes]:
     for item in ITEMS.values():
         for protocol in PROTOCOLS:
             if not item.is_table and (made := figure(item, records, protocol)):
-                drawn[f"{item.name}{protocol.suffix}.{made[0]}"] = made[1]
+                drawn[f"{protocol.mark(item.name)}.{made[0]}"] = made[1]
     return drawn
 
 
 def _drawable() -> set[str]:
     """Return the names of all files that :func:`draw_all` may make."""
     figures = [item.name for item in ITEMS.values() if not item.is_table]
-    return {f"{name}{protocol.suffix}.{kind}" for name in figures for protocol in PROTOCOLS for kind in ("png", "svg")}
+    return {f"{protocol.mark(name)}.{kind}" for name in figures for protocol in PROTOCOLS for kind in ("png", "svg")}
 
 
 def printed(records: Records, costs: Costs | None, pictures: dict[str, bytes]) -> str:

@@ -7,9 +7,11 @@ from typing import Any
 
 from bype.data.files import FileError, read_json
 from bype.paper.cells import Cell, Protocol
-from bype.paper.items import Item, Line
+from bype.paper.items import Classifier, Item, Line
 
 FILE_NAME = "record.json"
+PLATE_LINES = 14
+"""Lines of the picture ``plates.png`` beside a record: one for each of the heaviest components."""
 
 
 @dataclass(frozen=True)
@@ -27,16 +29,34 @@ class Record:
         """Read the record in a folder."""
         content = read_json(folder / FILE_NAME)
         try:
-            cell, protocol = Cell(**content["cell"]), str(content["protocol"])
-            content["results"]["evaluations"][0]["density"]["negative_log_likelihood"]["value"]
-        except (KeyError, TypeError, IndexError) as error:
+            record = cls(folder, Cell(**content["cell"]), str(content["protocol"]), content)
+            record.evaluation["density"]["negative_log_likelihood"]["value"]
+        except (KeyError, TypeError, StopIteration) as error:
             raise FileError(f"{folder / FILE_NAME} is not the record of a cell; remove it") from error
-        return cls(folder, cell, protocol, content)
+        return record
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """What was measured on the test split."""
+        return next(found for found in self.content["results"]["evaluations"] if found["split"] == "test")
+
+    @property
+    def fingerprint(self) -> str:
+        """The checksum of the data."""
+        return str(self.content["data"]["fingerprint"])
+
+    def classifiers(self, protocol: Protocol) -> list[Classifier]:
+        """Return the classifiers that were trained at a protocol."""
+        entries = self.content["results"].get("augmentation", ())
+        return [
+            Classifier(entry["way"], entry["real_share"])
+            for entry in entries
+            if entry["epochs"] == protocol.classifier_epochs
+        ]
 
     def value(self, line: Line, protocol: Protocol) -> Any:
         """Return what a line takes from the record; None if it is not in it."""
-        results = self.content["results"]
-        evaluation = results["evaluations"][0]
+        results, evaluation = self.content["results"], self.evaluation
         density = evaluation["density"]
         match line.measure:
             case "nll":

@@ -1,38 +1,34 @@
 """Filling cells: train, measure, draw, and keep a record. Several processes may share the work."""
 
-import itertools
-import json
-import platform
-import shutil
-import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from bype.data.examples import StoreSource
-from bype.data.files import to_json, write_atomic
+from bype.data.files import FileError, read_json, to_json, write_atomic
 from bype.data.store import Store
 from bype.evaluation import generation
 from bype.evaluation.augmentation import classifier_error
-from bype.evaluation.density import DensityOptions, faster_precision
+from bype.evaluation.density import DensityOptions, Precision, faster_precision
 from bype.evaluation.evaluate import Stage, evaluate, silent
-from bype.evaluation.records import ClassifierError, read_results, write_results
+from bype.evaluation.records import ClassifierError, Evaluation, read_results, write_results
 from bype.models.base import LatentModel
 from bype.paper.cells import Cell, Protocol, config_of
 from bype.paper.items import Classifier, Line
-from bype.paper.records import FILE_NAME, Record
+from bype.paper.provenance import commit, describe_run, is_capped
+from bype.paper.records import FILE_NAME, PLATE_LINES, Record
 from bype.plates import is_image_shape, plate, png, to_bytes
+from bype.run.config import TrainingConfig
+from bype.run.directory import RunError, read_config
 from bype.run.lock import LockError, RunLock
 from bype.run.opened import TrainedRun
-from bype.span import Span, steps_per_epoch
 from bype.training.display import Display
 from bype.training.loop import train
 
-_PLATES, _PLATE_SAMPLES = 14, 10
+_PLATE_SAMPLES = 10
 _SAMPLE_LINES = 8
 _BEAT_SECONDS = 2.0
 
@@ -53,8 +49,8 @@ def fill_cells(
     say: Callable[[str], None],
     display: Callable[[], Display] = Display,
     stage: Stage = silent,
-) -> None:
-    """Fill the cells that are missing, and say what happens to each.
+) -> int:
+    """Fill the cells that are missing, and say what happens to each. Return how many failed.
 
     Parameters
     ----------
@@ -71,32 +67,59 @@ def fill_cells(
     display, stage
         Show the progress of training and of measuring.
     """
+    failed = 0
     for cell, lines in work:
-        folder = out / f"{cell.name}{protocol.suffix}"
         title = f"{cell.path}, seed {cell.seed}" + (f", {protocol.name}" if protocol.suffix else "")
-        if not (stores / cell.data).exists():
-            say(f"{title}: left out, there is no store {stores / cell.data}")
-        elif _is_done(folder, lines, protocol):
-            say(f"{title}: done before")
-        else:
-            if (folder / FILE_NAME).exists() and not (out / "runs" / folder.name / "run").exists():
-                say(f"{title}: its record lacks something, and its run is gone; it is trained again")
-            try:
-                with _held(out / "runs" / folder.name) as workplace:
-                    if _is_done(folder, lines, protocol):
-                        say(f"{title}: done before")
-                        continue
-                    say(f"{title}: begins")
-                    _fill(cell, lines, protocol, stores / cell.data, workplace / "run", folder, display(), stage)
-                    say(f"{title}: done")
-            except LockError as holder:
-                say(f"{title}: left out, {holder} is working on it")
+
+        def tell(text: str, title: str = title) -> None:
+            say(f"{title}: {text}")
+
+        try:
+            _fill_if_missing(cell, lines, protocol, stores / cell.data, out, tell, display, stage)
+        except LockError as holder:
+            tell(f"left out, {holder} is working on it")
+        except (RunError, FileError) as error:  # such as a loss that is not finite; other cells may do better
+            tell(f"failed, {error}")
+            failed += 1
+    return failed
 
 
-def _is_done(folder: Path, lines: Sequence[Line], protocol: Protocol) -> bool:
+def _fill_if_missing(
+    cell: Cell,
+    lines: Sequence[Line],
+    protocol: Protocol,
+    data: Path,
+    out: Path,
+    tell: Callable[[str], None],
+    display: Callable[[], Display],
+    stage: Stage,
+) -> None:
+    if not data.exists():
+        tell(f"left out, there is no store {data}")
+        return
+    folder, store = out / protocol.mark(cell.name), Store(data)
+    for split in ("train", "validation", "test"):
+        store.split(split)  # raises if there is none
+    if _is_done(folder, lines, protocol, store):
+        tell("done before")
+        return
+    if (folder / FILE_NAME).exists() and not (out / "runs" / folder.name / "run").exists():
+        tell("its record lacks something, and its run is gone; it is trained again")
+    with _held(out / "runs" / folder.name) as workplace:
+        if _is_done(folder, lines, protocol, store):  # by another process, in the meantime
+            tell("done before")
+            return
+        tell("begins")
+        _fill(cell, lines, protocol, store, workplace, folder, display(), stage)
+        tell("done")
+
+
+def _is_done(folder: Path, lines: Sequence[Line], protocol: Protocol, store: Store) -> bool:
     if not (folder / FILE_NAME).exists():
         return False
     record = Record.read(folder)
+    if record.fingerprint != store.manifest.fingerprint:
+        raise RunError(f"the record in {folder} is of other data than the store; choose another --out, or remove it")
     return all(record.value(line, protocol) is not None for line in lines)
 
 
@@ -125,28 +148,66 @@ def _fill(
     cell: Cell,
     lines: Sequence[Line],
     protocol: Protocol,
-    data: Path,
-    folder: Path,
+    store: Store,
+    workplace: Path,
     out: Path,
     display: Display,
     stage: Stage,
 ) -> None:
     """Train and measure what a cell still lacks, and write its record."""
-    store, protocol = Store(data), protocol.of(cell.network)
-    outcome = train(config_of(cell, protocol), data, folder, display)
-    if outcome.state != "finished":
-        raise StoppedError(outcome.signal or 0)
-    run = TrainedRun.open(folder, data)
+    protocol, folder = protocol.of(cell.network), workplace / "run"
+    config = config_of(cell, protocol)
+    if not _is_trained(folder, config):  # to call train again would describe this machine and not the one that trained
+        _note_commit(workplace)
+        outcome = train(config, store.folder, folder, display)
+        if outcome.state != "finished":
+            raise StoppedError(outcome.signal or 0)
+    run = TrainedRun.open(folder, store.folder)
     known = read_results(folder).find(store.manifest.fingerprint, "test")
-    if known is None or known.step != run.step or known.density is None:
-        density = DensityOptions(protocol.draws, protocol.images, precision=faster_precision())
-        evaluate(run, "test", data=data, density=density, max_examples=protocol.images, stage=stage)
-    for classifier in dict.fromkeys(line.classifier for line in lines if line.classifier is not None):
+    if known is None or known.step != run.step or not _is_measured(known, protocol, len(store.split("test"))):
+        density = DensityOptions(protocol.draws, protocol.images, precision=_precision(workplace))
+        evaluate(run, "test", data=store.folder, density=density, max_examples=protocol.images, stage=stage)
+    # Those of an earlier record too: it is replaced, and another table may need them.
+    earlier = Record.read(out).classifiers(protocol) if (out / FILE_NAME).exists() else []
+    for classifier in dict.fromkeys([*earlier, *(line.classifier for line in lines if line.classifier is not None)]):
         _train_classifier(run, store, classifier, protocol.classifier_epochs, cell.seed, stage)
     out.mkdir(parents=True, exist_ok=True)
     for name, content in _pictures(run, store).items():
         write_atomic(out / f"{name}.png", content)
-    write_atomic(out / FILE_NAME, to_json(_record(cell, protocol, store, folder)))
+    found = describe_run(folder, store, _commits(workplace))
+    cap = f", capped at {config.length}" if is_capped(config.to_fields(), found["epochs"]) else ""
+    names = {"data": cell.data, "network": cell.network, "prior": cell.prior, "seed": cell.seed}
+    write_atomic(out / FILE_NAME, to_json({"cell": names, "protocol": protocol.name + cap, **found}))
+
+
+def _is_trained(folder: Path, config: TrainingConfig) -> bool:
+    status = folder / "status.json"
+    return status.exists() and read_json(status)["state"] == "finished" and read_config(folder)[0] == config
+
+
+def _is_measured(evaluation: Evaluation, protocol: Protocol, num_test: int) -> bool:
+    density, images = evaluation.density, min(protocol.images or num_test, num_test)
+    return density is not None and (density.num_samples, density.num_images) == (protocol.draws, images)
+
+
+def _note_commit(workplace: Path) -> None:
+    """Note which source trains: the record is written hours later, perhaps when another commit is checked out."""
+    now, before = commit() or "unknown", _commits(workplace)
+    if before is None or not before.endswith(now):
+        write_atomic(workplace / "commits", (now if before is None else f"{before}, then {now}").encode())
+
+
+def _commits(workplace: Path) -> str | None:
+    path = workplace / "commits"
+    return path.read_text() if path.exists() else None
+
+
+def _precision(workplace: Path) -> Precision:
+    """Choose the precision once: an evaluation that resumes in another one would start anew."""
+    path = workplace / "precision"
+    if not path.exists():
+        write_atomic(path, faster_precision().encode())
+    return "bfloat16" if path.read_text() == "bfloat16" else "float32"
 
 
 def _train_classifier(
@@ -164,7 +225,7 @@ def _train_classifier(
 
 
 def _pictures(run: TrainedRun, store: Store) -> dict[str, bytes]:
-    """Draw what the figures need: samples, samples from the heaviest components, reconstructions, interpolations."""
+    """Draw what the figures need: samples, interpolations, samples from the heaviest components."""
     model = run.model
     if not is_image_shape(run.data.shape):
         return {}
@@ -172,18 +233,16 @@ def _pictures(run: TrainedRun, store: Store) -> dict[str, bytes]:
     prior = model.prior_distribution()
     drawn = generation.sample(model, _SAMPLE_LINES**2, prior=prior, generator=generator)
     test = store.split("test")
-    x = StoreSource(test).take(torch.arange(min(20, len(test))))
-    made = generation.reconstruct(model, x)
-    pairs = zip(x[:16:2], x[1:16:2], strict=False)  # the last of an odd number of examples has no partner
+    x = StoreSource(test).take(torch.arange(min(16, len(test))))
+    pairs = zip(x[::2], x[1::2], strict=False)  # the last of an odd number of examples has no partner
     pictures = {
         "sample": torch.split(drawn, _SAMPLE_LINES),
-        "reconstruct": [part for pair in zip(torch.split(x, 10), torch.split(made, 10), strict=True) for part in pair],
         "interpolate": [generation.interpolate(model, start, end, 10) for start, end in pairs],
     }
     if has_points(model):
         pictures["plates"] = [
             generation.sample(model, _PLATE_SAMPLES, component=k, prior=prior, generator=generator)
-            for k in generation.heaviest_components(prior, _PLATES)
+            for k in generation.heaviest_components(prior, PLATE_LINES)
         ]
     scale = max(1, 64 // run.data.shape[-1])
     return {
@@ -194,71 +253,3 @@ def _pictures(run: TrainedRun, store: Store) -> dict[str, bytes]:
 def has_points(model: LatentModel) -> bool:
     """Tell whether a model's prior has points of its own, whose samples can be shown."""
     return model.prior.own_points() is not None
-
-
-def _record(cell: Cell, protocol: Protocol, store: Store, run: Path) -> dict[str, Any]:
-    """Describe a cell: what was trained, of which source and data, on what, and what was found."""
-    config = json.loads((run / "config.json").read_text())["config"]
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    curve = [
-        [line["epoch"], *(round(line[split]["negative_elbo"], 4) for split in ("train", "validation"))]
-        for line in metrics
-        if "validation" in line
-    ]
-    epochs = curve[-1][0]
-    machine = json.loads((run / "manifest.json").read_text())
-    machine.pop("data")  # where the store was
-    steps = steps_per_epoch(len(store.split("train")), config["batch_size"])
-    return {
-        "cell": {"data": cell.data, "network": cell.network, "prior": cell.prior, "seed": cell.seed},
-        "protocol": protocol.name + (f", capped at {config['length']}" if is_capped(config, epochs) else ""),
-        "commit": commit(),
-        "machine": {**machine, "platform": platform.platform()},
-        "data": {"fingerprint": store.manifest.fingerprint},
-        "run": config,
-        "status": json.loads((run / "status.json").read_text()),
-        "epochs": epochs,
-        "seconds_per_epoch": seconds_per_epoch(run, steps),
-        "curve": {"columns": ["epoch", "train -ELBO", "validation -ELBO"], "rows": curve},
-        "results": json.loads((run / "evaluation.json").read_text()),
-    }
-
-
-def is_capped(config: Mapping[str, Any], epochs: float) -> bool:
-    """Tell whether a training that may stop by itself went on until it was stopped."""
-    length = Span.parse(config["length"])
-    may_stop = Span.parse(config["patience"]).count > 0
-    return may_stop and length.unit == "epochs" and epochs >= length.count
-
-
-def seconds_per_epoch(run: Path, steps: int) -> float | None:
-    """Return how long an epoch took on average, with validation and updates; None if that is not known."""
-    path = run / "timings.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    seconds = done = 0.0
-    for before, after in itertools.pairwise(lines):
-        passed, steps_apart = (after[name] - before[name] for name in ("seconds_in_process", "step"))
-        if passed > 0 and steps_apart >= 0:  # else another process resumed in between; an update adds time and no step
-            seconds += passed
-            done += steps_apart
-    return round(seconds / done * steps, 3) if done else None
-
-
-def commit() -> str | None:
-    """Return the commit of this source, and whether it was changed since; None if it is not in a clone of bype."""
-    git, here = shutil.which("git"), Path(__file__).parent
-    if git is None:
-        return None
-    asked = (
-        ["ls-files", "--error-unmatch", __file__],  # fails if another project's clone holds an installed bype
-        ["rev-parse", "HEAD"],
-        ["status", "--porcelain", "--", str(here.parent)],
-    )
-    try:
-        _, head, changes = (
-            subprocess.run([git, "-C", str(here), *words], capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
-            for words in asked
-        )
-    except subprocess.CalledProcessError:
-        return None
-    return f"{head}, with changes" if changes else head

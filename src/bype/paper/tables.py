@@ -34,7 +34,7 @@ def _numbers(line: Line, records: Records) -> list[str]:
         mean_and_spread(list(records.values(line, REDUCED).values())),
     )
     difference = ""
-    if published is not None and values:
+    if published is not None and values and line.measure != "seconds":  # of another machine
         difference = f"{statistics.mean(values.values()) - published.value:+.3f}"
     return [
         _published(line),

@@ -1,0 +1,88 @@
+"""Where the numbers of a run come from: its config, the commit, the machine, the data, the loss curve."""
+
+import itertools
+import json
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bype.data.store import Store
+from bype.span import Span, steps_per_epoch
+
+
+def describe_run(run: Path, store: Store, commit: str | None) -> dict[str, Any]:
+    """Return what is kept of a run when its directory is gone: all but the weights.
+
+    Parameters
+    ----------
+    run
+        A run directory that was trained and evaluated.
+    store
+        The data.
+    commit
+        Of the source that trained it.
+    """
+    config = json.loads((run / "config.json").read_text())["config"]
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    curve = [
+        [line["epoch"], *(round(line[split]["negative_elbo"], 4) for split in ("train", "validation"))]
+        for line in metrics
+        if "validation" in line
+    ]
+    machine = json.loads((run / "manifest.json").read_text())
+    machine.pop("data")  # where the store was
+    steps = steps_per_epoch(len(store.split("train")), config["batch_size"])
+    return {
+        "commit": commit,
+        "machine": {**machine, "platform": platform.platform()},
+        "data": {"fingerprint": store.manifest.fingerprint},
+        "run": config,
+        "status": json.loads((run / "status.json").read_text()),
+        "epochs": curve[-1][0],
+        "seconds_per_epoch": seconds_per_epoch(run, steps),
+        "curve": {"columns": ["epoch", "train -ELBO", "validation -ELBO"], "rows": curve},
+        "results": json.loads((run / "evaluation.json").read_text()),
+    }
+
+
+def is_capped(config: Mapping[str, Any], epochs: float) -> bool:
+    """Tell whether a training that may stop by itself went on until it was stopped."""
+    length = Span.parse(config["length"])
+    may_stop = Span.parse(config["patience"]).count > 0
+    return may_stop and length.unit == "epochs" and epochs >= length.count
+
+
+def seconds_per_epoch(run: Path, steps: int) -> float | None:
+    """Return how long an epoch took on average, with validation and updates; None if that is not known."""
+    path = run / "timings.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    seconds = done = 0.0
+    for before, after in itertools.pairwise(lines):
+        passed, steps_apart = (after[name] - before[name] for name in ("seconds_in_process", "step"))
+        if passed > 0 and steps_apart >= 0:  # else another process resumed in between; an update adds time and no step
+            seconds += passed
+            done += steps_apart
+    return round(seconds / done * steps, 3) if done else None
+
+
+def commit() -> str | None:
+    """Return the commit of this source, and whether it was changed since; None if it is not in a clone of bype."""
+    git, here = shutil.which("git"), Path(__file__).parent
+    if git is None:
+        return None
+    asked = (
+        ["ls-files", "--error-unmatch", __file__],  # fails if another project's clone holds an installed bype
+        ["rev-parse", "HEAD"],
+        ["status", "--porcelain", "--", str(here.parent)],
+    )
+    try:
+        _, head, changes = (
+            subprocess.run([git, "-C", str(here), *words], capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
+            for words in asked
+        )
+    except subprocess.CalledProcessError:
+        return None
+    return f"{head}, with changes" if changes else head
