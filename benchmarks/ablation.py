@@ -55,13 +55,13 @@ def folder_name(data: str, rule: str, seed: int) -> str:
     return f"{data}-{rule.replace(', ', '-').replace(' ', '-').lower()}-{seed}"
 
 
-def fill(run: Path, data: str, store: Path, rule: str, seed: int) -> bool:
+def train_and_measure(run: Path, data: str, store: Path, rule: str, seed: int, split: str) -> bool:
     """Train and measure a cell, unless that is done."""
     if read_results(run).evaluations:
         return True
     prior, flags = RULES[rule]
     words = ["train", f"paper/{data}/vae/{prior}", "--data", str(store), "--out", str(run), "--seed", str(seed)]
-    measure = ["--split", "validation", "--samples", "500", "--images", "2000", "--no-map"]
+    measure = ["--split", split, "--samples", "500", "--images", "2000", "--no-map"]
     return bype([*words, *SCHEDULE, *flags]) == 0 and bype(["evaluate", str(run), *measure]) == 0
 
 
@@ -110,7 +110,8 @@ def main() -> int:
         for data, store in stores.items():
             for rule in RULES if seed in SEEDS[data] else ():
                 run = arguments.out / folder_name(data, rule, seed)
-                if not arguments.table and arguments.cells in run.name and not fill(run, data, store, rule, seed):
+                is_wanted = not arguments.table and arguments.cells in run.name
+                if is_wanted and not train_and_measure(run, data, store, rule, seed, "validation"):
                     return 1
                 if evaluations := read_results(run).evaluations:
                     found.setdefault((data, rule), {})[seed] = evaluations[0]

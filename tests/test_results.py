@@ -1,9 +1,13 @@
 """Published tables are those that the records give."""
 
 import re
+import statistics
 from pathlib import Path
 
+import pytest
+
 import ablation
+import claims
 import coreset_classifier
 import labels
 import outliers
@@ -30,6 +34,14 @@ def test_the_page_of_the_papers_items_is_printed_from_the_records():
             assert (folder / name).read_bytes() == content, f"draw {name} again: bype reproduce page"
 
 
+def test_bfloat16_differs_as_little_as_the_pages_say():
+    records = Records.read(ROOT / "results" / "paper").all
+    largest = max(abs(record.evaluation["density"]["precision_difference"] or 0.0) for record in records)
+    assert 0.0016 < largest < 0.0017
+    for page in ("results/paper.md", "guide/reproduce.md"):
+        assert "0.0017" in (ROOT / "docs" / page).read_text()
+
+
 def test_records_name_no_machine_and_no_folder():
     for path in (ROOT / "results" / "paper").glob("*/record.json"):
         text = path.read_text()
@@ -42,7 +54,7 @@ def test_the_readme_has_every_number_of_full_length():
     full = [record for record in Records.read(ROOT / "results" / "paper").all if record.protocol.startswith("full")]
     assert full
     for record in full:
-        value = record.content["results"]["evaluations"][0]["density"]["negative_log_likelihood"]["value"]
+        value = record.evaluation["density"]["negative_log_likelihood"]["value"]
         assert f"[{value:.3f}](results/paper/{record.folder.name}/record.json)" in readme
 
 
@@ -62,6 +74,27 @@ def test_the_tables_of_the_ablation_have_the_numbers_of_its_records():
             count += 1
             assert any(all(number in line for number in numbers) for line in page), (data, rule, numbers)
     assert count >= 20
+
+
+def test_the_claims_on_test_images_are_printed_from_the_records():
+    lines = list(claims.pages(ROOT / "results" / "claims"))
+    assert "\n".join(lines) in (ROOT / "docs" / "results" / "ablation.md").read_text()
+    assert len(lines) == 5 + len(claims.CLAIMED) + len(claims.CLAIMS)
+
+
+def test_a_claim_is_decided_by_the_paired_test_of_three_seeds():
+    """With two degrees of freedom, Student's t has the distribution function 1/2 + t / (2 sqrt(2 + t^2))."""
+    better, other = {6: 21.0, 7: 21.3, 8: 21.1}, {6: 21.2, 7: 21.4, 8: 21.4}
+    differences = [better[seed] - other[seed] for seed in better]
+    t = statistics.mean(differences) / (statistics.stdev(differences) / 3**0.5)
+    p = 0.5 + t / (2 * (2 + t * t) ** 0.5)
+    shown, mean, printed, answer = claims.verdict(better, other, 0.0)
+    assert (shown, mean) == ("-0.200, -0.100, -0.300", "-0.200 ± 0.058")
+    assert float(printed) == pytest.approx(p, abs=1e-4)
+    assert (answer, p < 0.05) == ("yes", True)
+    assert claims.verdict(other, better, 0.0)[3] == claims.verdict(other, better, 0.2)[3] == "no"
+    assert claims.verdict(other, better, 0.6)[3] == "yes"  # worse, but by less than the margin
+    assert claims.verdict(better, {6: 21.2}, 0.0) == ["-0.200", "", "", "not yet run"]
 
 
 def test_the_page_of_a_users_own_data_is_printed_from_the_records():
