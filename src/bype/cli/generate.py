@@ -36,7 +36,7 @@ class _Sample:
     like: ExampleNames = ()
     """Generate examples like these: image files, or row numbers of --split; a picture also shows these"""
     noise: Flag = False
-    """Draw images from the likelihood, as in the paper's Algorithm 1, and do not show its mean; rows of a table are always drawn"""
+    """Draw images from the likelihood, as in the paper's Algorithm 1, not its mean; rows of a table are always drawn"""
     data: MaybePath = None
     """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None

@@ -108,7 +108,7 @@ def train(words: list[str]) -> int:
     if "--print-config" in words:  # needs neither data nor out
         words += [] if "--data" in words else ["--data", "."]
         words += [] if "--out" in words else ["--out", "."]
-    whose = f"of {name}" if name else "of a VAE with a tracked pseudocoreset; a recipe (bype recipes lists them) has its own"
+    whose = f"of {name}" if name else "of a VAE with a tracked pseudocoreset; a recipe has its own, see bype recipes"
     description = f"Train a model, or resume the run in --out.\n\nDefaults are those {whose}." + (
         "" if show_all else "\n\nTo see all options, use --help-all."
     )
