@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import html
 import io
 import json
 import re
@@ -14,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+import bype
 from bype.cli import main
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.prepare import prepare
@@ -151,6 +153,19 @@ def test_the_least_likely_examples_are_shown_with_their_scores(evaluated):
     assert "Of 75 test examples." in text
     picture = pictures(page)[f"{found.name_of(worst[3])}, first"]
     assert np.array_equal(picture, run.store().split("test").read(found.rows[worst[3:4]])[0, 0])
+
+
+def test_the_points_of_a_table_are_shown_by_weight(trained_features):
+    run = TrainedRun.open(trained_features)
+    points = bype.coreset(run)
+    page = render([gather(trained_features, "first")])
+    lines = [re.findall(r"<t[hd][^>]*>([^<]*)", line) for line in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)]
+    shown = {line[0]: line[1:] for line in lines if len(line) == 1 + min(8, len(points))}
+    assert shown["weight"] == [f"{weight:,.1f}" for weight in points.weights[:8]]
+    assert shown["class"] == points.labels[:8].tolist()
+    for name, values in zip(points.names[:20], points.points[:8].T, strict=False):
+        numbers = [float(text.replace("−", "-").replace(",", "")) for text in shown[html.escape(name)]]
+        assert numbers == pytest.approx(values.tolist(), rel=5e-3)
 
 
 def test_names_from_data_are_escaped(trained_features, tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bype.evaluation.pseudopoints import Coreset
 from bype.report.blocks import card, heading, key, picture_of, section, table, thumbnail
 from bype.report.charts import Series, histogram, line_chart, scatter
-from bype.report.contents import CLASS_POINTS, MOST_CLASSES, ClassOfPoints, RunContents
+from bype.report.contents import CLASS_POINTS, MOST_CLASSES, ClassOfPoints, RunContents, feature_names
 from bype.report.markup import Markup, element, minus
 
 _LABELLED_CAPTION = (
@@ -96,7 +96,7 @@ def _bar(name: str, share: float, text: str) -> Markup:
 
 
 def coreset(runs: Sequence[RunContents]) -> Markup:
-    """Return the pseudo-points, if they are images."""
+    """Return the pseudo-points: images, or rows of a table."""
     stacks = [_points(runs, run, run.points) for run in runs if run.points is not None]
     if not any(stacks):
         return Markup("")
@@ -106,8 +106,10 @@ def coreset(runs: Sequence[RunContents]) -> Markup:
 
 
 def _points(runs: Sequence[RunContents], run: RunContents, points: Coreset) -> list[Markup]:
-    """Return the pictures of one run."""
+    """Return the pictures of one run, or a table."""
     cards = []
+    if points.points.ndim == 2:
+        cards.append(card(heading(runs, run), _rows_of_points(run, points), element("figcaption", *_POINTS_CAPTION)))
     if run.coreset is not None:
         count = min(60, len(points.weights))
         caption = element("figcaption", f"The {count} heaviest of {len(points.weights)}, by weight.")
@@ -116,6 +118,32 @@ def _points(runs: Sequence[RunContents], run: RunContents, points: Coreset) -> l
         caption = element("figcaption", "The heaviest, each followed by the training examples nearest to it.")
         cards.append(card("", picture_of(run.nearest, f"Nearest examples, {run.name}"), caption))
     return cards
+
+
+_MAX_FEATURES, _MAX_POINTS = 20, 8
+_POINTS_CAPTION = (
+    f"The heaviest points, up to {_MAX_POINTS}, one in each column, with up to {_MAX_FEATURES} features. ",
+    element("code", "bype coreset"),
+    " writes all points.",
+)
+
+
+def _short(value: float) -> str:
+    """Return a number with three digits, or all digits before the point."""
+    return minus(f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.3g}")
+
+
+def _rows_of_points(run: RunContents, points: Coreset) -> Markup:
+    """Return the heaviest points of a table, one in each column."""
+    shown = slice(_MAX_POINTS)
+    rows = [("weight", [f"{weight:,.1f}" for weight in points.weights[shown]])]
+    if points.labels is not None:
+        rows.append(("class", [str(label) for label in points.labels[shown]]))
+    values = points.points[shown].T
+    rows += [
+        (name, [_short(value) for value in line]) for name, line in zip(feature_names(run.data), values, strict=True)
+    ][:_MAX_FEATURES]
+    return table([], rows)
 
 
 def weights(runs: Sequence[RunContents]) -> Markup:
@@ -140,7 +168,7 @@ def weights(runs: Sequence[RunContents]) -> Markup:
 
 
 _MIX_CAPTION = "The share of each class among the training examples nearest to the pseudo-points, by weight."
-_MAX_FEATURES = 20
+_OWN_CAPTION = "Each point has a class of its own. The share of each class, by weight."
 
 
 def _mix(run: RunContents) -> Markup | None:
@@ -164,7 +192,8 @@ def classes(runs: Sequence[RunContents]) -> Markup:
             content, caption = element("div", *lines, class_="classes"), _how_many("first", run)
             cards.append(card(heading(runs, run), content, *([element("figcaption", caption)] if caption else [])))
         elif (mix := _mix(run)) is not None:
-            caption = f"{_MIX_CAPTION} {_how_many('heaviest', run)}".strip()
+            whose = _OWN_CAPTION if run.config.labelled else _MIX_CAPTION
+            caption = f"{whose} {_how_many('heaviest', run)}".strip()
             cards.append(card(heading(runs, run), mix, element("figcaption", caption)))
     if not cards:
         return Markup("")
@@ -201,7 +230,7 @@ def features(runs: Sequence[RunContents]) -> Markup:
         if (features := run.features) is None:
             continue
         rows = [
-            (name, [minus(f"{a:.3g} ±\u00a0{b:.3g}"), minus(f"{c:.3g} ±\u00a0{d:.3g}")])
+            (name, [f"{_short(a)} ±\u00a0{_short(b)}", f"{_short(c)} ±\u00a0{_short(d)}"])
             for name, a, b, c, d in zip(
                 features.names,
                 features.data_mean,
