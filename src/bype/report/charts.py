@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bype.report.markup import Markup, element, join, minus
 
 _WIDTH, _HEIGHT = 420, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 68, 12, 10, 36
+_LEFT, _RIGHT, _TOP, _BOTTOM = 68, 18, 10, 36
 
 
 @dataclass(frozen=True)
