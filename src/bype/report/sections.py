@@ -129,8 +129,14 @@ _POINTS_CAPTION = (
 
 
 def _short(value: float) -> str:
-    """Return a number with three digits, or all digits before the point."""
-    return minus(f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.3g}")
+    """Return a number with three digits, or all digits before the point.
+
+    Examples
+    --------
+    >>> _short(0.01234), _short(999.7), _short(12345.6)
+    ('0.0123', '1,000', '12,346')
+    """
+    return minus(f"{value:,.0f}" if 999.5 <= abs(value) < 1e7 else f"{value:.3g}")
 
 
 def _rows_of_points(run: RunContents, points: Coreset) -> Markup:
