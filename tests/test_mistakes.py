@@ -83,7 +83,7 @@ MISTAKES = {
     "run without a model": ("sample unfinished --out new/x.png", "run the command that began it"),
     "run of another format": ("sample newer-run --out new/x.png", "train again"),
     "store of another format": ("train --data newer-store --out new/run", "prepare the data again"),
-    "other shape": ("evaluate run --data features/store", "give a store of such examples"),
+    "other shape": ("evaluate run --data features/store", "give such examples"),
     "columns in another order": ("score rows --data turned --out new/x.csv", "the same columns in the same order"),
     "no such device": ("evaluate run --device gpu", "choose cpu, cuda"),
     "no GPU": ("train --data images/store --out new/run --device cuda", "install PyTorch for your GPU"),

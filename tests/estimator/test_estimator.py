@@ -454,7 +454,7 @@ def test_a_table_in_a_file_brings_its_names(tmp_path):
             vae.score_samples(given)
     vae.save(tmp_path / "saved")
     run = bype.TrainedRun.open(tmp_path / "saved")
-    with pytest.raises(RunError, match="column 0 is called 'mass' instead of 'length'; give a store with the same"):
+    with pytest.raises(RunError, match="column 0 is called 'mass' instead of 'length'; give the same"):
         run.store(tmp_path / "turned")
     prepare(tmp_path / "unnamed.csv", tmp_path / "unnamed")
     assert len(run.store(tmp_path / "unnamed").split("test")) == 12

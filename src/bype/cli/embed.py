@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from bype.cli.examples import store_of
 from bype.cli.options import MaybeName, MaybePath, RunFolder, UsageError, parse, quiet, shard_of
 from bype.cli.output import result
 
@@ -15,7 +16,7 @@ class _Embed:
     out: Path
     """Write part-000000.npz and so on to this folder: ids, sources, means and labels of 16,384 examples each"""
     data: MaybePath = None
-    """Use this store instead of the one that the run was trained on"""
+    """Embed other examples: a store, or what bype data prepare can read, such as a folder of photos"""
     split: MaybeName = None
     """Choose the split; if left out, test, or else validation, or else train"""
     format: Literal["npz", "parquet"] = "npz"
@@ -32,6 +33,7 @@ def embed(words: list[str]) -> int:
     """Write latent means."""
     options = parse(_Embed, words, "bype embed", "Write latent means. To resume, run the same command.")
     from bype.console import progress_bar
+    from bype.data.store import is_store
     from bype.distributed import device_named, place_among_processes
     from bype.evaluation.embedding import EmbeddingOptions, embed_split
     from bype.evaluation.evaluate import default_split
@@ -40,12 +42,14 @@ def embed(words: list[str]) -> int:
     shard = place_among_processes() if options.shard is None else shard_of(options.shard)
     if options.samples < 0:
         raise UsageError("--samples must not be negative")
+    if shard[1] > 1 and options.data is not None and not is_store(options.data):
+        raise UsageError(f"several workers need a store; make one with: bype data prepare {options.data} --out STORE")
     run = TrainedRun.open(options.run, options.data, device_named(options.device))
-    store = run.store(options.data)
-    split = store.split(options.split or default_split(store))
     chosen = EmbeddingOptions(options.format, options.samples, shard)
-    with progress_bar("embedding") as report:
-        found = embed_split(run, split, store.manifest.fingerprint, options.out, chosen, report)
+    with store_of(run, options.data) as store:
+        split = store.split(options.split or default_split(store))
+        with progress_bar("embedding") as report:
+            found = embed_split(run, split, store.manifest.fingerprint, options.out, chosen, report)
     result(
         out=options.out,
         examples=len(split),

@@ -2,15 +2,40 @@
 
 import io
 import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bype.cli.data import say_skipped
 from bype.cli.options import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bype.data.store import Store
     from bype.run.opened import TrainedRun
+
+
+@contextmanager
+def store_of(run: "TrainedRun", data: Path | None) -> "Iterator[Store]":
+    """Open a store, by default the run's own; or make one of a user's data, which is removed at the end."""
+    from bype.console import progress_bar
+    from bype.data.prepare import prepare
+    from bype.data.sources.alike import open_alike
+    from bype.data.store import is_store
+
+    if data is None or is_store(data):
+        yield run.store(data)
+        return
+    source = open_alike(data, run.data.shape, run.data.names)
+    run.require_kind(data, source)
+    with tempfile.TemporaryDirectory(prefix="bype-") as folder:
+        with progress_bar("preparing") as progress:
+            prepared = prepare(source, Path(folder) / "store", validation=0, test=0, progress=progress)
+        say_skipped(prepared.skipped)
+        yield run.store(Path(folder) / "store")
 
 
 def named_examples(

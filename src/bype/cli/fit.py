@@ -180,10 +180,10 @@ def _require_same_request(options: _Fit) -> None:
 
 def _is_own_store(options: _Fit) -> bool:
     """Tell whether the data are the store that the run was trained on, at another place."""
-    from bype.data.store import Store
+    from bype.data.store import Store, is_store
     from bype.run.directory import read_config
 
-    if not ((Path(options.data) / "manifest.json").exists() and (options.out / "config.json").exists()):
+    if not (is_store(options.data) and (options.out / "config.json").exists()):
         return False
     return read_config(options.out)[1].fingerprint == Store(Path(options.data)).manifest.fingerprint
 
@@ -193,9 +193,9 @@ def _store(options: _Fit) -> "Store":
     from bype.console import progress_bar
     from bype.data.prepare import prepare, with_workable_size
     from bype.data.sources import SourceOptions
-    from bype.data.store import Store
+    from bype.data.store import Store, is_store
 
-    if (Path(options.data) / "manifest.json").exists():
+    if is_store(options.data):
         if options.size is not None or options.label is not None:
             raise UsageError("a store is prepared already; leave out --size and --label")
         _require_enough(Store(options.data))

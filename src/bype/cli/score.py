@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bype.cli.examples import store_of
 from bype.cli.options import Force, MaybeName, MaybePath, RunFolder, UsageError, parse, require_free
 from bype.cli.output import result
 
@@ -25,7 +26,7 @@ class _Score:
     out: Path
     """Write a line for each example to this .csv, .npz or .parquet file"""
     data: MaybePath = None
-    """Score examples of this store instead of the one that the run was trained on"""
+    """Score other examples: a store, or what bype data prepare can read, such as a folder of photos"""
     split: MaybeName = None
     """Choose the split; if left out, test, or else validation, or else train"""
     samples: int = 100
@@ -58,21 +59,19 @@ def score(words: list[str]) -> int:
     if options.out.suffix == ".parquet":
         require_extra("pyarrow", "parquet")
     run = TrainedRun.open(options.run, options.data, device_named(options.device))
-    store = run.store(options.data)
-    split = store.split(options.split or default_split(store))
     chosen = ScoreOptions(options.samples, options.references)
-    found = score_examples(run, split.name, data=options.data, options=chosen, stage=progress_bar)
-    columns = found.as_columns(run.data.names)
-    if split.has_labels:
-        labels, classes = split.labels(found.rows), store.manifest.classes
-        columns["label"] = np.array(classes)[labels]
+    with store_of(run, options.data) as store:
+        split = store.split(options.split or default_split(store))
+        found = score_examples(run, split.name, data=store.folder, options=chosen, stage=progress_bar)
+        columns = found.as_columns(run.data.names)
+        if split.has_labels:
+            labels, classes = split.labels(found.rows), store.manifest.classes
+            columns["label"] = np.array(classes)[labels]
     write_atomic(options.out, {".csv": _csv, ".npz": _npz, ".parquet": _parquet}[options.out.suffix](columns))
     total = sum(part.num_rows for part in store.manifest.splits.values())
     of_all = f" of {total:,}" if total > len(found.rows) else ""
-    count = f"{len(found.rows):,}{of_all} examples (split {split.name})"
+    count = f"{len(found.rows):,}{of_all} examples" + (f" (split {split.name})" if of_all else "")
     print(f"{count} in {options.out}; log p(x) with {found.num_samples} draws")
-    if options.data is not None and of_all:
-        print("to score all examples of new data: bype data prepare DATA --out STORE --validation 0 --test 0")
     print(f"percentiles compare with {found.num_references:,} training examples, which the model has seen;")
     print("new examples get smaller percentiles, and much smaller ones if the model is overfitted")
     print("the least likely (compare the other scores: log p(x) alone ranks some outliers high):")

@@ -134,6 +134,11 @@ def _close_all(descriptors: list[int]) -> None:
         os.close(descriptor)
 
 
+def is_store(place: Path | str) -> bool:
+    """Tell whether a place is a store, and not data that one could be made of."""
+    return (Path(place) / "manifest.json").exists()
+
+
 class Store:
     """A folder with a manifest and shards.
 

@@ -4,7 +4,6 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,10 @@ from bype.data.examples import as_model_input
 from bype.data.manifest import Manifest
 from bype.data.prepare import with_workable_size
 from bype.data.sources import Source, SourceOptions, open_source
-from bype.data.sources.base import LARGEST_NUMBER, DifferentSizesError, can_be_stored
+from bype.data.sources.alike import open_alike
+from bype.data.sources.base import LARGEST_NUMBER, can_be_stored
 from bype.data.sources.memory import source_of
-from bype.data.store import Store
+from bype.data.store import Store, is_store
 from bype.estimator.labels import MISSING, labels_of
 from bype.estimator.layout import Layout
 from bype.evaluation.evaluate import default_split
@@ -76,24 +76,11 @@ def examples_to_use(estimator: BaseEstimator, X: Any, layout: Layout) -> Tensor:
         split = store.split(default_split(store))
         rows = split.read(np.arange(len(split), dtype=np.int64))
     else:
-        source = _source_like(X, layout)
+        source = open_alike(X, layout.stored_shape, tuple(getattr(estimator, "feature_names_in_", ())))
         _require_kind(estimator, X, source, layout)
         rows = np.concatenate([chunk.rows for pool in source.pools for _, chunk in pool.read()])
         warn_of_skipped(source.skipped)
     return as_model_input(torch.from_numpy(rows)).double()
-
-
-def _source_like(X: Any, layout: Layout) -> Source:
-    """Open a source; its images are brought to the size that was fitted, if they have another."""
-    size = layout.stored_shape[1] if layout.is_image and layout.stored_shape[1] == layout.stored_shape[2] else None
-    try:
-        source = open_source(X, SourceOptions())
-    except DifferentSizesError:
-        if size is None:
-            raise
-        return open_source(X, SourceOptions(size=size))
-    is_other = size is not None and len(source.shape) == 3 and source.shape[1:] != layout.stored_shape[1:]
-    return open_source(X, SourceOptions(size=size)) if is_other else source
 
 
 def warn_of_skipped(skipped: Sequence[str]) -> None:
@@ -123,7 +110,7 @@ def _is_place(X: Any) -> bool:
 def _store(X: Any) -> Store | None:
     if isinstance(X, Store):
         return X
-    return Store(X) if (Path(X) / "manifest.json").exists() else None
+    return Store(X) if is_store(X) else None
 
 
 def _place_to_fit(estimator: BaseEstimator, X: Any) -> Given:

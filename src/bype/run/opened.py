@@ -2,14 +2,14 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
 
 from bype.data.examples import StoreSource
 from bype.data.files import to_json, write_synced
-from bype.data.store import Store
+from bype.data.store import Store, is_store
 from bype.models.base import LatentModel
 from bype.priors import ExampleSource
 from bype.run.build import build_model, model_bytes, require_known_classes
@@ -18,6 +18,10 @@ from bype.run.config import TrainingConfig
 from bype.run.directory import FORMAT_VERSION, RunError, read_config
 from bype.run.identity import DataIdentity, different_column
 from bype.system import memory_bytes
+
+if TYPE_CHECKING:
+    from bype.data.manifest import Manifest
+    from bype.data.sources import Source
 
 _SLACK_BYTES = 2**22
 """What names, headers and numbers in float64 may add to the size of a model's file."""
@@ -52,15 +56,15 @@ class TrainedRun:
         folder
             The run directory.
         data
-            Where the store that it was trained on may be, if it has moved. Only an exemplar prior needs it; a store of
-            other data is ignored.
+            Where the store that it was trained on may be, if it has moved. Only an exemplar prior needs it; other data
+            are ignored.
         device
             Where the model is to be.
         """
         folder, data = Path(folder), None if data is None else Path(data)
         if not (folder / "config.json").exists():
-            is_store = (folder / "manifest.json").exists()
-            way_out = "this is a store; give a run that was trained on it" if is_store else "make one with: bype fit"
+            is_data = is_store(folder)
+            way_out = "this is a store; give a run that was trained on it" if is_data else "make one with: bype fit"
             raise RunError(f"{folder} is no run, it has no config.json; {way_out}")
         config, identity = read_config(folder)
         checkpoints, step = best_checkpoint(folder)
@@ -73,7 +77,8 @@ class TrainedRun:
             raise CheckpointError(f"{folder} needs {2 * needed / 1e9:.0f} GB of memory, not {memory / 1e9:.0f}")
         source: ExampleSource = BlankSource(identity)
         if config.prior == "exemplar":
-            source = StoreSource(own_store(folder, identity, data).split("train"), device)
+            moved_to = data if data is not None and is_store(data) else None
+            source = StoreSource(own_store(folder, identity, moved_to).split("train"), device)
         model = build_model(config, identity.shape, source)
         tensors = checkpoints.load_model(step, size)
         try:
@@ -90,18 +95,24 @@ class TrainedRun:
     def store(self, data: Path | str | None = None) -> Store:
         """Open the store that the run remembers, or another one with examples of the same kind."""
         store = open_store(self.folder, self.data, None) if data is None else Store(data)
-        if (store.manifest.shape, store.manifest.dtype) != (self.data.shape, self.data.dtype):
-            raise RunError(
-                f"{store.folder} holds {store.manifest.dtype} examples of shape {store.manifest.shape}, "
-                f"{self.folder} was trained on {self.data.dtype} of shape {self.data.shape}; "
-                f"give a store of such examples, or leave out --data"
-            )
-        if difference := different_column(self.data.names, store.manifest.names):
-            raise RunError(
-                f"{store.folder} has other columns than {self.folder} was trained on: {difference}; "
-                f"give a store with the same columns in the same order, or leave out --data"
-            )
+        self.require_kind(store.folder, store.manifest)
         return store
+
+    def require_kind(self, place: Path | str, found: "Manifest | Source") -> None:
+        """Refuse examples at ``place`` that are of another kind than those that the run was trained on."""
+        if (found.shape, found.dtype) != (self.data.shape, self.data.dtype):
+            unknown = [name for name in found.names if name not in self.data.names]
+            more = f" (it does not know {', '.join(map(repr, unknown[:3]))})" if self.data.names and unknown else ""
+            raise RunError(
+                f"{place} holds {found.dtype} examples of shape {found.shape}, "
+                f"{self.folder} was trained on {self.data.dtype} of shape {self.data.shape}{more}; "
+                f"give such examples, or leave out --data"
+            )
+        if difference := different_column(self.data.names, found.names):
+            raise RunError(
+                f"{place} has other columns than {self.folder} was trained on: {difference}; "
+                f"give the same columns in the same order, or leave out --data"
+            )
 
 
 def best_checkpoint(folder: Path) -> tuple[CheckpointFolder, int]:
