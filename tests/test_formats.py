@@ -25,7 +25,7 @@ from bype.run.pace import read_paces
 from bype.training.loop import train
 
 FIXTURES = Path(__file__).parent / "fixtures"
-MADE_BY = r"format 1, made by bype 0\.1\.0\.dev0; this bype reads formats 2 to 4"
+MADE_BY = r"format 1, made by bype 0\.1\.0\.dev0; this bype reads formats 2 to 5"
 
 
 def test_a_store_of_format_1_opens():

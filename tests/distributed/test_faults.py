@@ -23,7 +23,7 @@ SMALL = (
 REAL = ("--length", "5 epochs", "--warm-up", "1 epoch", "--checkpoint-every", "7 steps")
 PSVI = ("--rule", "psvi", "--rule-every", "2 epochs")
 SHORT_PSVI = (*PSVI, "--rule-steps", "10")
-TRACKING = ("--rule", "tracking", "--rule-live-points", "6")
+TRACKING = ("--rule", "tracking", "--rule-live-points", "6", "--average", "0.1")
 
 
 def status(run: Path) -> dict[str, object]:

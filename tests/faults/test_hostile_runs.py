@@ -215,7 +215,7 @@ BROKEN_WHEN_OPENED: dict[str, Callable[[Path], Any]] = {
     "long": text(b" " * 2**25),
     "long number": text(b"9" * 10**6),
     "older version": config(lambda c: c.update(version=1)),
-    "newer version": config(lambda c: c.update(version=5)),
+    "newer version": config(lambda c: c.update(version=99)),
     "no fields": config(lambda c: c.pop("config")),
     "fields of text": config(lambda c: c.update(config="vae")),
     "unknown field": config(lambda c: c["config"].update(command="rm -rf")),

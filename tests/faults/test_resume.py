@@ -27,7 +27,7 @@ PRIORS = {
     "tracking, in turn": (
         *("--prior", "bype", "--rule", "tracking", "--rule-scored-points", "50", "--components", "300"),
     ),
-    "tracking, labelled": ("--prior", "bype", "--rule", "tracking", "--labelled", "True"),
+    "tracking, labelled": ("--prior", "bype", "--rule", "tracking", "--labelled", "True", "--average", "0.1"),
     "dense": (
         *("--network", "dense", "--likelihood", "learned-gaussian", "--dropout", "0.2", "--decay", "True"),
         *("--flips", "True", "--shifts", "1"),

@@ -43,8 +43,8 @@ class Protocol:
     name: str
     changes: dict[str, Any]
     """Of the config."""
-    own_changes: dict[str, Any]
-    """More of them, for cells that are trained in our own way."""
+    decaying_changes: dict[str, Any]
+    """More of them, for cells whose learning rate decays."""
     intervals: dict[int, str]
     """How often PSVI updates where the paper has k epochs."""
     update_steps: int | None
@@ -129,11 +129,12 @@ class Kind:
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     interval: int | None = None
     """The paper's k, the number of epochs between updates; None for a prior without updates."""
-    own_training: bool = False
-    """Whether it is trained in our own way and not in the paper's."""
+    decays: bool = False
+    """Whether the learning rate decays, unlike the paper's."""
 
 
 _OURS_5000: dict[str, Any] = {"components": 5000, "rule": TrackingSettings(live_points=64)}
+_AVERAGED: dict[str, Any] = {"average": 0.02}
 
 PRIORS = {
     **{prior: Kind(f"paper/{{}}/{prior}") for prior in ("gaussian", "vamp", "exemplar")},
@@ -141,9 +142,10 @@ PRIORS = {
     "ours": Kind("{}/bype"),
     "ours-500": Kind("{}/bype"),
     "ours-5000": Kind("{}/bype", _OURS_5000),
-    "gaussian-decay": Kind("paper/{}/gaussian", own_training=True),
-    "vamp-decay": Kind("paper/{}/vamp", {"vamp_start": "examples"}, own_training=True),
-    "ours-5000-decay": Kind("{}/bype", _OURS_5000, own_training=True),
+    "gaussian-decay": Kind("paper/{}/gaussian", decays=True),
+    "gaussian-average": Kind("paper/{}/gaussian", _AVERAGED),
+    "vamp-average": Kind("paper/{}/vamp", _AVERAGED | {"vamp_start": "examples"}),
+    "ours-5000-average": Kind("{}/bype", _AVERAGED | _OURS_5000),
     "exemplar-25000": Kind("paper/{}/exemplar", {"components": 25_000, "neighbours": 10}),
     **{f"bype-k{k}": Kind("paper/{}/bype", interval=k) for k in (1, 50, 100)},
     **{f"bype-{size}": Kind("paper/{}/bype", {"components": size}, interval=10) for size in (100, 2000)},
@@ -160,9 +162,10 @@ LABELS = {
     "ours": "ours",
     "ours-500": "ours, 500 points",
     "ours-5000": "ours, 5,000 points",
-    "gaussian-decay": "Gaussian, our training",
-    "vamp-decay": "VampPrior, our training",
-    "ours-5000-decay": "ours, 5,000 points, our training",
+    "gaussian-decay": "Gaussian, decaying rate",
+    "gaussian-average": "Gaussian, averaged",
+    "vamp-average": "VampPrior, averaged",
+    "ours-5000-average": "ours, 5,000 points, averaged",
     "exemplar-25000": "Exemplar, 25,000, cached",
 }
 DATA_LABELS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "celeba": "CelebA"}
@@ -179,7 +182,7 @@ def config_of(cell: Cell, protocol: Protocol) -> TrainingConfig:
     """
     kind, protocol = PRIORS[cell.prior], protocol.of(cell.network)
     config = recipe_named(kind.recipe.format(f"{cell.data}/{cell.network}")).config
-    changes = kind.changes | protocol.changes | (protocol.own_changes if kind.own_training else {})
+    changes = kind.changes | protocol.changes | (protocol.decaying_changes if kind.decays else {})
     if kind.interval is not None and config.rule is not None:
         often: Any = {"every": protocol.intervals[kind.interval], "steps": protocol.update_steps}
         changes |= {"rule": dataclasses.replace(config.rule, **often)}

@@ -142,7 +142,11 @@ def lines_of(costs: Costs, seeds: int) -> Iterator[str]:
 def hours_by_prior(costs: Costs) -> tuple[list[str], list[list[str]]]:
     """Return a table of the hours that a cell takes at full protocol: its head, and a row for each network."""
     cells = {cell.path: cell for item in (ITEMS["table1"], ITEMS["table4"]) for cell in item.cells}
-    priors = [prior for prior in dict.fromkeys(cell.prior for cell in cells.values()) if not prior.endswith("-decay")]
+    priors = [
+        prior
+        for prior in dict.fromkeys(cell.prior for cell in cells.values())
+        if not prior.endswith(("-decay", "-average"))
+    ]
     rows = []
     for data, network in dict.fromkeys((cell.data, cell.network) for cell in cells.values()):
         paths = [f"{data}/{network}/{prior}" for prior in priors]

@@ -88,6 +88,9 @@ class TrainingConfig:
     flips: bool = advanced(False, "Flip half of the training images from left to right")
     shifts: int = advanced(0, "Shift each training image by up to this many pixels")
     decay: bool = advanced(False, "Lower the learning rate to zero over the length, along half a cosine")
+    average: float = advanced(
+        0.0, "Average the model over about this share of the steps so far, and keep the average; 0 keeps the model"
+    )
     scale_columns: bool = advanced(True, "Bring the columns of a table to a common scale inside the model")
     window_blocks: int | None = advanced(
         None, "Shuffle within windows of this many blocks, for slow disks; over all examples if left out"
@@ -116,6 +119,7 @@ class TrainingConfig:
         for name in ("validate_every", "checkpoint_every"):
             _require(_span(self, name).unit != "seconds", f"{name} must be in epochs, steps or percent")
         _require(0 <= self.dropout < 1, f"dropout must be at least 0 and below 1, not {self.dropout}")
+        _require(0 <= self.average < 1, f"average must be at least 0 and below 1, not {self.average}")
         _require(not self.dropout or self.network == "dense", "dropout is for the network dense alone")
         _require(0 <= self.shifts <= 64, f"shifts must be between 0 and 64 pixels, not {self.shifts}")
         _require(self.seed >= 0, f"seed must not be negative, not {self.seed}")

@@ -24,8 +24,8 @@ from bype.run.lock import LockError, RunLock
 from bype.span import Span, steps_per_epoch
 from bype.system import open_file
 
-FORMAT_VERSION = 4
-_READ_VERSIONS = (2, 3, 4)
+FORMAT_VERSION = 5
+_READ_VERSIONS = (2, 3, 4, 5)
 _KEPT_CHECKPOINTS = 2
 _WRITTEN = (
     "audit.json",
@@ -214,7 +214,7 @@ class RunDirectory:
 
 @dataclass(frozen=True)
 class _ConfigFile:
-    version: Literal[4]
+    version: Literal[5]
     config: TrainingConfig
     data: DataIdentity
 
@@ -235,9 +235,11 @@ def read_config(folder: Path) -> tuple[TrainingConfig, DataIdentity]:
 def _newest(fields: Any) -> Any:
     """Return the fields of an older config file in the newest format; settings that did not exist then are off."""
     version = fields.get("version") if isinstance(fields, dict) else None
-    if version not in (2, 3) or not isinstance(fields.get("config"), dict):
+    if version not in _READ_VERSIONS[:-1] or not isinstance(fields.get("config"), dict):
         return fields
-    added: dict[str, Any] = {"labelled": False, "points_start": "examples"}
+    added: dict[str, Any] = {"average": 0.0}
+    if version < 4:
+        added |= {"labelled": False, "points_start": "examples"}
     if version == 2:
         added |= {"dropout": 0.0, "flips": False, "shifts": 0, "decay": False, "scale_columns": False}
     return {**fields, "version": FORMAT_VERSION, "config": {**added, **fields["config"]}}

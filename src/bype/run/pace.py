@@ -25,7 +25,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class _PaceFile:
-    version: Literal[3, 4]
+    version: Literal[3, 4, 5]
     paces: list[Pace]
 
 

@@ -30,6 +30,7 @@ from bype.run.directory import RunDirectory, RunError
 from bype.run.identity import DataIdentity
 from bype.run.lock import stale_seconds
 from bype.span import Span
+from bype.training.average import RunningAverage
 from bype.training.display import Display
 from bype.training.monitor import Timings
 from bype.training.optimizer import rounding
@@ -194,7 +195,10 @@ class Trainer:
             self._anybody_wants_to_stop,
             None if self._validation is None else self._validation.kl,
         )
-        self._snapshot = Snapshot(self._step, reporter, self._group, self._start)
+        if config.average > 0 and self._validation is None:
+            raise ConfigError("validation decides which average is kept; prepare the store with a validation split")
+        self._average = RunningAverage(self.model, config.average)
+        self._snapshot = Snapshot(self._step, self._average, reporter, self._group, self._start)
         self.state = self._snapshot.restore()
         require_known_classes(self.model, len(store.manifest.classes))
         self._schedule = Schedule(
@@ -261,6 +265,7 @@ class Trainer:
             self._report_broken(outcome.terms, rows)
         self.state.add(outcome.terms)
         self.state.step += 1
+        self._average.add(self.state.step)
         communication = self._group.seconds - waited
         self._timings.add(read - start, time.perf_counter() - read - communication, communication)
         self._schedule.advance(self.state.step)
@@ -274,15 +279,16 @@ class Trainer:
             self._log({"train": self.state.take_means(self._group)})
             return
         start = time.monotonic()
-        prior = self.model.prior_distribution()
-        means = self._validation.means(prior)
-        is_best = self.state.best is None or means["negative_elbo"] < self.state.best
-        self._log({"train": self.state.take_means(self._group), "validation": means, "best": is_best})
-        self._reporter.show_samples(self.state.step, self.model, prior, self._config.seed)
-        if is_best:
-            self.state.best, self.state.best_step = means["negative_elbo"], self.state.step
-            fields = self.state.to_fields(self._group)
-            self._reporter.save_best(Checkpoint(self.state.step, self.model.state_dict(), {}, fields))
+        with self._average.shown():
+            prior = self.model.prior_distribution()
+            means = self._validation.means(prior)
+            is_best = self.state.best is None or means["negative_elbo"] < self.state.best
+            self._log({"train": self.state.take_means(self._group), "validation": means, "best": is_best})
+            self._reporter.show_samples(self.state.step, self.model, prior, self._config.seed)
+            if is_best:
+                self.state.best, self.state.best_step = means["negative_elbo"], self.state.step
+                fields = self.state.to_fields(self._group)
+                self._reporter.save_best(Checkpoint(self.state.step, self.model.state_dict(), {}, fields))
         self._schedule.reserve(time.monotonic() - start)
 
     def _update_if_due(self) -> bool:

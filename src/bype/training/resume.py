@@ -7,21 +7,25 @@ from torch import Tensor
 
 from bype.distributed import Group
 from bype.run.checkpoint import Checkpoint, CheckpointError
+from bype.training.average import RunningAverage
 from bype.training.reporter import Reporter
 from bype.training.state import TrainingState
 from bype.training.step import TrainingStep
 
-_TRAINING_SIZE = 6
-"""No file of a checkpoint is larger than this many times the model and the rule: both may have moments, in float64."""
+_TRAINING_SIZE = 7
+"""No file of a checkpoint is larger than this many times the model and the rule: both may have moments, in float64, and
+there may be an average."""
 
 
 class Snapshot:
-    """Saves and restores all that moves in a training: the model, the optimiser, the rule and the counts.
+    """Saves and restores all that moves in a training: the model, its average, the optimiser, the rule, the counts.
 
     Parameters
     ----------
     step
         Holds model, optimiser and rule.
+    average
+        Of the model.
     reporter
         Keeps checkpoints, in the first process.
     group
@@ -30,8 +34,15 @@ class Snapshot:
         Prepares the model of a run that begins, in the first process.
     """
 
-    def __init__(self, step: TrainingStep, reporter: Reporter, group: Group, start: Callable[[], None]) -> None:
-        self._step, self._reporter, self._group, self._start = step, reporter, group, start
+    def __init__(
+        self,
+        step: TrainingStep,
+        average: RunningAverage,
+        reporter: Reporter,
+        group: Group,
+        start: Callable[[], None],
+    ) -> None:
+        self._step, self._average, self._reporter, self._group, self._start = step, average, reporter, group, start
         self._saved: tuple[int, bool] | None = None
         """The state that the newest checkpoint holds: the step, and whether an update is still due."""
 
@@ -44,6 +55,7 @@ class Snapshot:
         state.metrics_bytes = self._reporter.sync_metrics()
         training = {f"adam.{name}": value for name, value in self._step.optimizer.state().items()}
         training |= {f"rule.{name}": value for name, value in self._step.rule.state_dict().items()}
+        training |= {f"average.{name}": value for name, value in self._average.state().items()}
         model = self._step.model.state_dict()
         if self._group.size > 1:
             self._group.require_same(_digest(model | training), "the model")
@@ -68,6 +80,7 @@ class Snapshot:
             self._step.model.load_state_dict(checkpoint.model)
             self._step.optimizer.load_state(_part(checkpoint.training, "adam."))
             self._step.rule.load_state_dict(_part(checkpoint.training, "rule."))
+            self._average.load_state(_part(checkpoint.training, "average."))
             state = TrainingState.from_fields(checkpoint.state, self._group)
             if state.step != checkpoint.step:
                 raise ValueError(f"its state is of step {state.step}")
