@@ -25,7 +25,7 @@ from bype.export import onnx as exporting
 from bype.export.graphs import Graph, Port, graphs_of
 from bype.models import LatentModel, dense_vae
 
-pytest.importorskip("onnxscript", reason="needs pip install 'bype[onnx]'")
+pytest.importorskip("onnxscript", reason="needs onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 D = 3

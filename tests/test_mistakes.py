@@ -71,7 +71,7 @@ MISTAKES = {
     "misspelt column": ("fit text.csv --label knid --out new/run", "did you mean 'kind'?"),
     "misspelt split": ("evaluate run --split tset", "did you mean 'test'?"),
     "misspelt folder": ("fit phtos --out new/run", "did you mean 'photos'?"),
-    "missing extra": ("data prepare table.parquet --out new/store", "pip install 'bype[parquet]'"),
+    "missing extra": ("data prepare table.parquet --out new/store", "pip install pyarrow"),
     "number out of range": ("train --data images/store --out new/run --dropout 1.5", "at least 0 and below 1"),
     "length without a unit": ("train --data images/store --out new/run --length 20", "write '10 epochs'"),
     "no labels": ("augment plain", "prepare it with labels"),

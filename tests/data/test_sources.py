@@ -386,7 +386,7 @@ def test_photographs_of_telephones_are_named_where_the_extra_is_missing(tmp_path
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pillow_heif" else find(name))
     prepared = prepare(folder, tmp_path / "store", validation=0, test=0)
     assert list(prepared.skipped) == [
-        "IMG_0001.HEIC: this needs pillow_heif; install it with: pip install 'bype[heic]'",
+        "IMG_0001.HEIC: this needs pillow_heif; install it with: pip install pillow-heif",
         "other.heic: not an image",
     ]
 

@@ -50,14 +50,14 @@ def score(words: list[str]) -> int:
 
     from bype.console import progress_bar
     from bype.data.files import write_atomic
-    from bype.data.sources.base import require_extra
+    from bype.data.sources.base import require_package
     from bype.distributed import device_named
     from bype.evaluation.evaluate import default_split
     from bype.evaluation.outliers import ScoreOptions, score_examples
     from bype.run.opened import TrainedRun
 
     if options.out.suffix == ".parquet":
-        require_extra("pyarrow", "parquet")
+        require_package("pyarrow")
     run = TrainedRun.open(options.run, options.data, device_named(options.device))
     chosen = ScoreOptions(options.samples, options.references)
     with store_of(run, options.data) as store:

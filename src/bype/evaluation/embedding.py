@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bype.data.examples import StoreSource
 from bype.data.files import FileError, read_json, to_json, write_atomic
-from bype.data.sources.base import require_extra
+from bype.data.sources.base import require_package
 from bype.data.store import Split
 from bype.distributions import Distribution
 from bype.evaluation.generation import embed
@@ -95,7 +95,7 @@ def embed_split(
     """
     options = options or EmbeddingOptions()
     if options.format == "parquet":
-        require_extra("pyarrow", "parquet")
+        require_package("pyarrow")
     identity = {
         "format": "bype-embedding",
         "version": FORMAT_VERSION,

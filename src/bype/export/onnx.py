@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bype.data.files import FileError, new_folder, read_json, to_json, write_synced
-from bype.data.sources.base import require_extra
+from bype.data.sources.base import require_package
 from bype.export.graphs import Graph, Port, graphs_of
 from bype.run.opened import TrainedRun
 
@@ -44,7 +44,7 @@ def export_onnx(run: TrainedRun, out: Path | str, *, force: bool = False) -> lis
     list of Path
         The files.
     """
-    require_extra("onnxscript", "onnx")
+    require_package("onnxscript")
     out = Path(out)
     _require_free(out, force)
     graphs = graphs_of(run.model, run.model.prior_distribution(), run.config.latent_dim)

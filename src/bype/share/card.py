@@ -81,7 +81,7 @@ def card(run: RunContents, repo_id: str | None, loader: str, has_picture: bool) 
         "A variational autoencoder, made with bype. It embeds, scores, reconstructs and generates examples like those "
         "that it was trained on.",
         "## Load it",
-        "After `pip install 'bype[hub]'`:",
+        "With bype and `huggingface_hub` installed:",
         f'```python\nimport bype\nmodel = bype.{loader}.from_pretrained("{repo_id or "OWNER/NAME"}")\n```',
         "Nothing in these files is executed.",
         "## Training data",

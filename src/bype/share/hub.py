@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bype.data.files import FileError, new_folder
-from bype.data.sources.base import require_extra
+from bype.data.sources.base import require_package
 from bype.run.checkpoint import CheckpointFolder
 from bype.run.opened import TrainedRun
 
@@ -109,7 +109,7 @@ def upload(
 
 
 def _client() -> Any:
-    require_extra("huggingface_hub", "hub")
+    require_package("huggingface_hub")
     return importlib.import_module("huggingface_hub")
 
 

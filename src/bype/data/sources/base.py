@@ -115,10 +115,10 @@ def can_be_stored(numbers: NDArray[np.floating]) -> NDArray[np.bool_]:
     return np.asarray(np.abs(numbers) < LARGEST_NUMBER)
 
 
-def require_extra(module: str, extra: str) -> None:
-    """Raise an error if a module that an optional part of bype needs is not installed."""
-    if importlib.util.find_spec(module) is None:
-        raise SourceError(f"this needs {module}; install it with: pip install 'bype[{extra}]'")
+def require_package(name: str) -> None:
+    """Raise an error if a package that an optional part of bype needs is not installed."""
+    if importlib.util.find_spec(name) is None:
+        raise SourceError(f"this needs {name}; install it with: pip install {name.replace('_', '-')}")
 
 
 def numbered(chunks: Iterator[Chunk]) -> Iterator[tuple[NDArray[np.int64], Chunk]]:

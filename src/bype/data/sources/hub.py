@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from bype.data.sources.base import Source, SourceError, SourceOptions, require_extra
+from bype.data.sources.base import Source, SourceError, SourceOptions, require_package
 from bype.data.sources.parquet import open_parquet
 
 PREFIX = "hf:"
@@ -27,7 +27,7 @@ def open_hub(name: str, options: SourceOptions) -> Source:
             f"{name!r} names no data set and revision; write hf:OWNER/NAME@REVISION, with a commit or a tag as the "
             f"revision, so that the same command always means the same data"
         )
-    require_extra("huggingface_hub", "hub")
+    require_package("huggingface_hub")
     hub = importlib.import_module("huggingface_hub")
     data_set, revision = match.groups()
     try:

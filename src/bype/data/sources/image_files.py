@@ -18,7 +18,7 @@ from bype.data.sources.base import (
     Source,
     SourceError,
     SourceOptions,
-    require_extra,
+    require_package,
     shares,
 )
 
@@ -188,7 +188,7 @@ def _is_heic(file: Path | BytesIO) -> bool:
 
 def _learn_heic() -> None:
     """Teach Pillow to read HEIC files, if the extra is installed."""
-    require_extra("pillow_heif", "heic")
+    require_package("pillow_heif")
     import pillow_heif
 
     pillow_heif.register_heif_opener()

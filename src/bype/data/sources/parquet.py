@@ -24,7 +24,7 @@ from bype.data.sources.base import (
     as_floats,
     can_be_stored,
     numbered,
-    require_extra,
+    require_package,
     shares,
 )
 from bype.data.sources.image_files import ImageFile, open_image_files
@@ -120,7 +120,7 @@ class _Table:
     """Parquet files of one split, read as a stream of batches."""
 
     def __init__(self, folder: Path, files: Sequence[Path], label: str | None, has_names: bool) -> None:
-        require_extra("pyarrow", "parquet")
+        require_package("pyarrow")
         self._arrow = importlib.import_module("pyarrow")
         self._parquet = importlib.import_module("pyarrow.parquet")
         self.files = files
