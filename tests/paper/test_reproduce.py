@@ -235,6 +235,21 @@ def test_a_cell_that_fails_does_not_stop_the_others(stores, tmp_path, monkeypatc
     assert "10 of 10 cells failed" in printed
 
 
+def test_an_evaluation_resumes_in_the_precision_that_it_began_in(stores, tmp_path, monkeypatch, capsys):
+    began_in = []
+
+    def stop(*_, density, **__):
+        began_in.append(density.precision)
+        raise RunError("stopped")
+
+    monkeypatch.setattr(reproduce, "evaluate", stop)
+    words = command(stores, tmp_path / "out", "table1", "--only", "mnist/vae/gaussian-decay")
+    for faster in ("bfloat16", "float32"):  # what is faster may change with what else the machine does
+        monkeypatch.setattr(reproduce, "faster_precision", lambda faster=faster: faster)
+        assert main(words) == 1
+    assert began_in == ["bfloat16", "bfloat16"]
+
+
 def test_a_measurement_of_another_split_is_not_taken_for_that_of_the_test_split(filled, tmp_path):
     out = Path(shutil.copytree(filled, tmp_path / "out", ignore=shutil.ignore_patterns("runs")))
     record = out / "mnist-vae-ours-500-0-reduced" / "record.json"
