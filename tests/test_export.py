@@ -287,6 +287,6 @@ def test_a_failure_leaves_the_old_export(trained_bype, tmp_path, monkeypatch):
 def test_a_missing_extra_says_how_to_install_it(trained_bype, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SourceError, match=r"pip install 'bype\[onnx\]'"):
+    with pytest.raises(SourceError, match="pip install onnxscript"):
         bype.export_onnx(bype.TrainedRun.open(trained_bype), tmp_path / "model")
     assert not (tmp_path / "model").exists()

@@ -60,6 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(place / "nan.npy", np.where(np.arange(60) == 9, np.nan, 1.0).reshape(30, 2))
     (place / "table.parquet").write_bytes(b"PAR1")
     (place / "taken.png").write_text("mine")
+    (place / "Makefile").write_text("all:")
     return place
 
 
@@ -100,7 +101,8 @@ MISTAKES = {
     "a short line": ("fit short.csv --out new/run", "line 3: 1 cells instead of 2; correct that line"),
     "images of different sizes": ("data prepare sizes --out new/store", "--size 64"),
     "empty folder": ("fit empty --out new/run", "give a folder that does"),
-    "unknown kind of file": ("fit taken.png --out new/run", "give a folder of images"),
+    "unknown kind of file": ("fit Makefile --out new/run", "give a folder of images"),
+    "one broken image": ("fit taken.png --out new/run", "none of the 1 images can be read"),
     "store instead of a run": ("sample images/store --out new/x.png", "give a run that was trained on it"),
     "folder instead of a run": ("report photos --out new/x.html", "make one with: bype fit"),
     "run instead of a store": ("train --data run --out new/run", "give the store that it was trained on"),
@@ -118,7 +120,7 @@ MISTAKES = {
     "no number of minutes": ("fit photos --out new/run --minutes nan", "--minutes must be positive"),
     "a digit that is no number": ("sample run --like ² --out new/x.png", "or a row number"),
     "table without names": ("fit bare.csv --out new/run", "give the file a header line"),
-    "semicolons": ("fit semicolons.csv --out new/run", "write the file with commas"),
+    "semicolons": ("fit semicolons.csv --out new/run", "write it with commas, and with decimal points"),
     "images of floats": ("data prepare floats.npy --out new/store", "(255 * x).round().astype('uint8')"),
     "a sheet that is no picture": ("data check images/store --sheet new/sheet", "ends in .png"),
     "a sheet in no folder": ("data check images/store --sheet new/deep/x.png", "choose another --sheet"),

@@ -219,7 +219,7 @@ def test_numbers_that_name_examples_are_no_labels(tmp_path):
 
 def test_a_table_in_another_encoding_is_refused(tmp_path):
     (tmp_path / "t.csv").write_bytes("höhe,b\n1,2\n".encode("latin-1"))
-    with pytest.raises(SourceError, match=r"t.csv, line 0: 'utf-8' codec"):
+    with pytest.raises(SourceError, match=r"t.csv, after line 0: 'utf-8' codec .*; save it as UTF-8"):
         prepare(tmp_path / "t.csv", tmp_path / "store")
 
 

@@ -69,9 +69,9 @@ def test_parquet_parts_hold_the_same(bype_run, tmp_path):
     embed_split(run, split, "print", tmp_path / "parquet", EmbeddingOptions("parquet", 2))
     arrays = np.load(tmp_path / "npz" / "part-000000.npz")
     table = parquet.read_table(tmp_path / "parquet" / "part-000000.parquet")
-    assert set(table.column_names) == {"id", "source", "mean", "label", "log_likelihood"}
+    assert set(table.column_names) == {"id", "source", "mean", "label", "label_name", "log_likelihood"}
     assert np.array_equal(np.stack(table["mean"].to_numpy()), arrays["means"])
-    for name in ("id", "source", "label", "log_likelihood"):
+    for name in ("id", "source", "label", "label_name", "log_likelihood"):
         assert np.array_equal(table[name].to_numpy(), arrays[f"{name}s"])
 
 

@@ -46,8 +46,8 @@ _HEADINGS = {
 """Above which command each heading stands."""
 
 _WAYS_OUT = {
-    errno.EACCES: "; choose a folder that you may write to",
-    errno.EPERM: "; choose a folder that you may write to",
+    errno.EACCES: "; change who may read and write it, or choose another place",
+    errno.EPERM: "; change who may read and write it, or choose another place",
     errno.EROFS: "; choose another --out",
     errno.ENOTDIR: "; a file is in the way: choose another --out",
     errno.ENOSPC: "; make room, and run the same command again",

@@ -54,6 +54,7 @@ def data_prepare(words: list[str]) -> int:
             progress=progress,
         )
     say_skipped(prepared.skipped)
+    say_unused(prepared.unused)
     counts = ", ".join(f"{split.num_rows:,} {name}" for name, split in prepared.manifest.splits.items())
     print(f"{options.out}: {prepared.manifest.source}, examples of shape {prepared.manifest.shape}, {counts}")
     manifest = prepared.manifest
@@ -75,6 +76,13 @@ def say_skipped(skipped: Sequence[str]) -> None:
         print(f"skipped {line}", file=sys.stderr)
     if len(skipped) > 20:
         print(f"skipped {len(skipped) - 20} more", file=sys.stderr)
+
+
+def say_unused(names: Sequence[str]) -> None:
+    """Print which columns or arrays are not taken: the first ten, and how many more."""
+    if names:
+        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+        print(f"not used: {', '.join(names[:10])}{more}", file=sys.stderr)
 
 
 @dataclass(frozen=True)

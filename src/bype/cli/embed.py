@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from bype.cli.examples import store_of
+from bype.cli.examples import split_of
 from bype.cli.options import MaybeName, MaybePath, RunFolder, UsageError, parse, quiet, shard_of
 from bype.cli.output import result
 
@@ -36,7 +36,6 @@ def embed(words: list[str]) -> int:
     from bype.data.store import is_store
     from bype.distributed import device_named, place_among_processes
     from bype.evaluation.embedding import EmbeddingOptions, embed_split
-    from bype.evaluation.evaluate import default_split
     from bype.run.opened import TrainedRun
 
     shard = place_among_processes() if options.shard is None else shard_of(options.shard)
@@ -46,10 +45,8 @@ def embed(words: list[str]) -> int:
         raise UsageError(f"several workers need a store; make one with: bype data prepare {options.data} --out STORE")
     run = TrainedRun.open(options.run, options.data, device_named(options.device))
     chosen = EmbeddingOptions(options.format, options.samples, shard)
-    with store_of(run, options.data) as store:
-        split = store.split(options.split or default_split(store))
-        with progress_bar("embedding") as report:
-            found = embed_split(run, split, store.manifest.fingerprint, options.out, chosen, report)
+    with split_of(run, options.data, options.split) as (store, split), progress_bar("embedding") as report:
+        found = embed_split(run, split, store.manifest.fingerprint, options.out, chosen, report)
     result(
         out=options.out,
         examples=len(split),
@@ -57,9 +54,11 @@ def embed(words: list[str]) -> int:
         parts=found.num_parts,
         parts_done=found.num_done,
     )
+    total = sum(part.num_rows for part in store.manifest.splits.values())
+    count = f"{len(split):,}" + (f" of {total:,} (split {split.name})" if total > len(split) else "")
     parts = "1 part" if found.num_parts == 1 else f"{found.num_parts} parts"
     if found.num_done == found.num_parts:
-        print(f"{len(split):,} latent means of {run.config.latent_dim} dimensions in {options.out}, {parts}")
+        print(f"{count} latent means of {run.config.latent_dim} dimensions in {options.out}, {parts}")
     else:
         print(f"shard {shard[0]}/{shard[1]} is done; {found.num_done} of {parts} are in {options.out} so far")
     return 0

@@ -2,40 +2,67 @@
 
 import io
 import re
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bype.cli.data import say_skipped
+from bype.cli.data import say_skipped, say_unused
 from bype.cli.options import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bype.data.store import Store
+    from bype.data.store import Split, Store
     from bype.run.opened import TrainedRun
 
 
 @contextmanager
-def store_of(run: "TrainedRun", data: Path | None) -> "Iterator[Store]":
-    """Open a store, by default the run's own; or make one of a user's data, which is removed at the end."""
+def split_of(run: "TrainedRun", data: Path | None, name: str | None) -> "Iterator[tuple[Store, Split]]":
+    """Open a split of a store, by default of the run's own; or of a user's data, in a store that is removed at the end.
+
+    If no split is named, it is test, or else validation, or else train; data without splits are all taken.
+    """
     from bype.console import progress_bar
     from bype.data.prepare import prepare
-    from bype.data.sources.alike import open_alike
+    from bype.data.sources import SourceOptions, open_source
     from bype.data.store import is_store
+    from bype.evaluation.evaluate import default_split
 
     if data is None or is_store(data):
-        yield run.store(data)
+        store = run.store(data)
+        yield store, store.split(name or default_split(store))
         return
-    source = open_alike(data, run.data.shape, run.data.names)
+    source = open_source(data, SourceOptions(shape=run.data.shape, columns=run.data.names))
     run.require_kind(data, source)
-    with tempfile.TemporaryDirectory(prefix="bype-") as folder:
+    say_unused(source.unused)
+    with _terminated_in_order(), tempfile.TemporaryDirectory(prefix="bype-") as folder:
+        made = Path(folder) / "store"
         with progress_bar("preparing") as progress:
-            prepared = prepare(source, Path(folder) / "store", validation=0, test=0, progress=progress)
+            prepared = prepare(source, made, validation=0, test=0, is_for_training=False, progress=progress)
         say_skipped(prepared.skipped)
-        yield run.store(Path(folder) / "store")
+        if name is not None and name not in prepared.manifest.splits:
+            raise UsageError(f"{data} has no split {name}; leave out --split")
+        store = run.store(made)
+        yield store, store.split(name or default_split(store))
+
+
+@contextmanager
+def _terminated_in_order() -> Iterator[None]:
+    """Let a request to end, or a closed terminal, end the command as an error does: nothing is left behind."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signals = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+    before = {number: signal.signal(number, leave) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def named_examples(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bype.cli.data import say_skipped
+from bype.cli.data import say_skipped, say_unused
 from bype.cli.evaluate import describe
 from bype.cli.options import MaybeCount, MaybeName, UsageError, parse
 from bype.cli.output import counted, result, say
@@ -217,6 +217,7 @@ def _store(options: _Fit) -> "Store":
         with progress_bar("preparing") as report:
             prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
         say_skipped(prepared.skipped)
+        say_unused(prepared.unused)
         _require_enough(Store(folder))
     except Exception:
         shutil.rmtree(folder, ignore_errors=True)  # the same command shall read the data again, once they are mended
@@ -231,6 +232,10 @@ def _store(options: _Fit) -> "Store":
 def _require_enough(store: "Store") -> None:
     if (count := store.manifest.splits["train"].num_rows) < _FEWEST:
         raise UsageError(f"{store.manifest.source} leaves {count} to train on; give at least 10 examples")
+    if "validation" not in store.manifest.splits:
+        raise UsageError(
+            f"{store.manifest.source} leaves no example to validate with; give more, or mend what was skipped"
+        )
 
 
 def _write_request(options: _Fit) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bype.cli.examples import store_of
+from bype.cli.examples import split_of
 from bype.cli.options import Force, MaybeName, MaybePath, RunFolder, UsageError, parse, require_free
 from bype.cli.output import result
 
@@ -52,7 +52,6 @@ def score(words: list[str]) -> int:
     from bype.data.files import write_atomic
     from bype.data.sources.base import require_package
     from bype.distributed import device_named
-    from bype.evaluation.evaluate import default_split
     from bype.evaluation.outliers import ScoreOptions, score_examples
     from bype.run.opened import TrainedRun
 
@@ -60,8 +59,7 @@ def score(words: list[str]) -> int:
         require_package("pyarrow")
     run = TrainedRun.open(options.run, options.data, device_named(options.device))
     chosen = ScoreOptions(options.samples, options.references)
-    with store_of(run, options.data) as store:
-        split = store.split(options.split or default_split(store))
+    with split_of(run, options.data, options.split) as (store, split):
         found = score_examples(run, split.name, data=store.folder, options=chosen, stage=progress_bar)
         columns = found.as_columns(run.data.names)
         if split.has_labels:

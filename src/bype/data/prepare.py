@@ -23,6 +23,9 @@ class Prepared:
 
     manifest: Manifest
     skipped: tuple[str, ...]
+    """What could not be read, and why."""
+    unused: tuple[str, ...] = ()
+    """Columns or arrays that were not taken."""
 
 
 def prepare(
@@ -33,6 +36,7 @@ def prepare(
     validation: float | None = None,
     test: float | None = None,
     seed: int = 0,
+    is_for_training: bool = True,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prepared:
     """Turn a user's data into a store.
@@ -49,13 +53,16 @@ def prepare(
         How many examples, or below 1 what share, are set apart; the source's own default if left out.
     seed
         Decides which examples are set apart, where that is random.
+    is_for_training
+        Whether columns of a table are refused whose digits float32 cannot hold. For a trained model this does not
+        matter: it has its own scale of each column.
     progress
         Called with the number of examples done and in all.
     """
     opened = source if isinstance(source, Source) else open_source(source, options)
     total = sum(pool.num_rows for pool in opened.pools)
     _check_space(opened, total, out)
-    digits = Digits(*opened.shape) if len(opened.shape) == 1 else None
+    digits = Digits(*opened.shape) if len(opened.shape) == 1 and is_for_training else None
     done = 0
     with StoreWriter(
         out,
@@ -81,11 +88,13 @@ def prepare(
                         writer.append(split, rows, labels, [origins[k] for k in np.flatnonzero(chosen)])
                 done += len(positions)
                 progress(done, total)
+        if done == 0 and opened.skipped:
+            raise SourceError(f"none of the {total} examples can be read; the first: {opened.skipped[0]}")
         if digits is not None:
             digits.require(opened.description, opened.names)
     if writer.manifest is None:
         raise RuntimeError("the writer did not finish")
-    return Prepared(writer.manifest, tuple(opened.skipped))
+    return Prepared(writer.manifest, tuple(opened.skipped), opened.unused)
 
 
 def with_workable_size(source: Path | str, options: SourceOptions) -> SourceOptions:

@@ -37,7 +37,7 @@ class Split:
         self._dtype = DTYPES[manifest.dtype]
         self._content = manifest.splits[name]
         self._row_bytes = manifest.row_bytes
-        self._num_classes = len(manifest.classes)
+        self.classes = manifest.classes
         self._ends = np.cumsum([shard.rows for shard in self._content.rows], dtype=np.int64)
         self._files = [_open_shard(folder, shard, self._row_bytes) for shard in self._content.rows]
         self._label_files = [_open_shard(folder, shard, LABEL_DTYPE.itemsize) for shard in self._content.labels]
@@ -72,7 +72,7 @@ class Split:
             raise StoreError(f"split {self.name} has no labels")
         self._check(rows)
         labels = self._read(self._label_files, rows, LABEL_DTYPE.itemsize).view(LABEL_DTYPE).reshape(-1)
-        if len(labels) and not (labels.min() >= 0 and labels.max() < self._num_classes):
+        if len(labels) and not (labels.min() >= 0 and labels.max() < len(self.classes)):
             raise StoreError(f"split {self.name} has labels of classes that {self._folder} does not name; {AGAIN}")
         return labels
 

@@ -17,7 +17,6 @@ from bype.data.examples import as_model_input
 from bype.data.manifest import Manifest
 from bype.data.prepare import with_workable_size
 from bype.data.sources import Source, SourceOptions, open_source
-from bype.data.sources.alike import open_alike
 from bype.data.sources.base import LARGEST_NUMBER, can_be_stored
 from bype.data.sources.memory import source_of
 from bype.data.store import Store, is_store
@@ -76,7 +75,8 @@ def examples_to_use(estimator: BaseEstimator, X: Any, layout: Layout) -> Tensor:
         split = store.split(default_split(store))
         rows = split.read(np.arange(len(split), dtype=np.int64))
     else:
-        source = open_alike(X, layout.stored_shape, tuple(getattr(estimator, "feature_names_in_", ())))
+        names = tuple(getattr(estimator, "feature_names_in_", ()))
+        source = open_source(X, SourceOptions(shape=layout.stored_shape, columns=names))
         _require_kind(estimator, X, source, layout)
         rows = np.concatenate([chunk.rows for pool in source.pools for _, chunk in pool.read()])
         warn_of_skipped(source.skipped)

@@ -21,7 +21,7 @@ from bype.evaluation.generation import embed
 from bype.evaluation.scores import log_likelihood_by_shared_draws
 from bype.run.opened import TrainedRun
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 PART_ROWS = 2**14
 _CHUNK_ROWS = 256
 _LEFT_SECONDS = 60.0
@@ -76,9 +76,9 @@ def embed_split(
     """Write the latent means of a split, or this worker's shard of them.
 
     Each part is ``part-NNNNNN.npz`` or ``.parquet`` with ids (row numbers of the split), latent means and, if there are
-    any, sources (image files, or rows of the source), labels and scores. A part appears under its name when it is
-    complete; a part that exists is not computed again. When all parts exist, ``complete.json`` is written. A part does
-    not depend on the worker that computes it.
+    any, sources (image files, or rows of the source), labels with their names, and scores. A part appears under its
+    name when it is complete; a part that exists is not computed again. When all parts exist, ``complete.json`` is
+    written. A part does not depend on the worker that computes it.
 
     Parameters
     ----------
@@ -149,6 +149,7 @@ def _part(
         content["sources"] = origins
     if split.has_labels:
         content["labels"] = split.labels(ids)
+        content["label_names"] = np.array(split.classes)[content["labels"]]
     if scores:
         content["log_likelihoods"] = torch.cat(scores).cpu().numpy()
     return _npz(content) if options.format == "npz" else _parquet(content)

@@ -166,7 +166,7 @@ def score_examples(
         percentile=percentiles(found.log_likelihood, references.log_likelihood),
         reconstruction=found.reconstruction,
         latent_density=found.latent_density,
-        log_ratio=found.log_likelihood - found.linear,
+        log_ratio=_differences(found.log_likelihood, found.linear),
         scale=run.model.likelihood.value_kind if run.model.likelihood.log_normaliser is None else "density",
         num_samples=options.num_samples,
         num_references=len(references.log_likelihood),
@@ -174,6 +174,12 @@ def score_examples(
         column_excess=found.column_excess,
         sources=sources,
     )
+
+
+def _differences(first: Floats, second: Floats) -> Floats:
+    """Subtract logarithms; where both are minus infinity, nothing is known of the ratio."""
+    with np.errstate(invalid="ignore"):
+        return first - second
 
 
 def percentiles(values: Floats, references: Floats) -> Floats:
@@ -250,7 +256,10 @@ class _Scorer:
                 costs: Floats = column_terms(self._model, self._model.to_model_units(x)).cpu().numpy()
                 terms.append(costs if average is None else np.hstack(worst_columns(costs, average)))
             report(first + len(chosen), len(rows))
-        log_likelihood, reconstruction, latent, linear = (np.concatenate(part) for part in zip(*parts, strict=True))
+        log_likelihood, reconstruction, latent, linear = (
+            np.nan_to_num(np.concatenate(part), nan=-np.inf, posinf=np.inf, neginf=-np.inf)  # too far to compute
+            for part in zip(*parts, strict=True)
+        )
         found = _Scores(log_likelihood, reconstruction, latent, linear)
         if not terms:
             return found

@@ -169,7 +169,7 @@ def open_store(run: Path, identity: DataIdentity, moved_to: Path | None) -> Stor
         cause = "this run came without its data"
     else:
         cause = f"the data of this run were in {places[0]}, which does not exist"
-    raise RunError(f"{cause}; say where they are with --data")
+    raise RunError(f"{cause}; say where they are with --data, or move them to {run / 'store'}")
 
 
 def own_store(run: Path, identity: DataIdentity, other: Path | None) -> Store:

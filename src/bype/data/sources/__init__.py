@@ -8,7 +8,7 @@ from bype.data.sources.base import Chunk, DifferentSizesError, Pool, Source, Sou
 from bype.data.sources.cifar import is_cifar_folder, open_cifar
 from bype.data.sources.hub import PREFIX, open_hub
 from bype.data.sources.idx import is_idx_folder, open_idx
-from bype.data.sources.images import open_images
+from bype.data.sources.images import IMAGE_SUFFIXES, open_images
 from bype.data.sources.parquet import is_parquet_folder, open_parquet
 from bype.data.sources.table import open_table
 from bype.suggestions import did_you_mean
@@ -19,7 +19,11 @@ _BY_SUFFIX: dict[str, Callable[[Path, SourceOptions], Source]] = {
     ".npy": open_arrays,
     ".npz": open_arrays,
     ".csv": open_table,
+    ".csv.gz": open_table,
+    ".tsv": open_table,
     ".parquet": open_parquet,
+    ".pq": open_parquet,
+    **dict.fromkeys(IMAGE_SUFFIXES, open_images),
 }
 
 
@@ -32,6 +36,8 @@ def open_source(source: Path | str, options: SourceOptions) -> Source:
     path = Path(source)
     if path.is_dir():
         if is_parquet_folder(path):
+            if any(file.suffix.lower() in IMAGE_SUFFIXES for file in path.iterdir()):
+                raise SourceError(f"{path} holds images and parquet files; move one kind to a folder of its own")
             return open_parquet(path, options)
         _refuse(options.label, "--label", "tables; folders in a folder of images are its classes")
         if is_idx_folder(path) or is_cifar_folder(path):
@@ -43,16 +49,18 @@ def open_source(source: Path | str, options: SourceOptions) -> Source:
         raise SourceError(
             f"{path} does not exist; give a folder of images, or a file of numbers{did_you_mean(path.name, beside)}"
         )
-    if path.suffix not in _BY_SUFFIX:
+    ending = next((ending for ending in _BY_SUFFIX if path.name.lower().endswith(ending)), None)
+    if ending is None:
         raise SourceError(
             f"{path} is of an unknown kind; give a folder of images, a folder with the files of MNIST or "
-            f"CIFAR-10, a file ending in {', '.join(_BY_SUFFIX)}, or hf:OWNER/NAME@REVISION"
+            f"CIFAR-10, a file ending in .npy, .npz, .csv, .tsv or .parquet, or hf:OWNER/NAME@REVISION"
         )
-    if path.suffix != ".parquet":
+    opener = _BY_SUFFIX[ending]
+    if opener not in (open_parquet, open_images):
         _refuse(options.size, "--size", "folders of images and columns of images; resize arrays yourself")
-    if path.suffix in (".npy", ".npz"):
+    if opener is open_arrays:
         _refuse(options.label, "--label", "tables; labels of arrays are in an array called y or labels")
-    return _BY_SUFFIX[path.suffix](path, options)
+    return opener(path, options)
 
 
 def _refuse(value: object, flag: str, what_for: str) -> None:

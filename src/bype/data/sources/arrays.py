@@ -27,18 +27,23 @@ from bype.data.sources.base import (
 )
 
 _EXAMPLE_NAMES = ("x", "images", "data", "features")
-_LABEL_NAMES = ("y", "labels", "targets")
+_LABEL_NAMES = ("y", "label", "labels", "target", "targets")
+_VALIDATION_NAMES = ("val", "valid", "validation")
 
 
 def open_arrays(path: Path, options: SourceOptions) -> Source:
     """Open an array of examples, or an archive with examples and labels.
 
-    In an archive the examples are called x, images, data or features, the labels y, labels or targets; or there are
-    x_train, y_train, x_test and y_test.
+    In an archive the examples are called x, images, data or features, the labels y, label, labels, target or targets;
+    or there are x_train, y_train, x_test and y_test, and perhaps x_val and y_val.
     """
     arrays = _Arrays(path)
     if {"x_train", "x_test"} <= set(arrays.headers):
         pairs = [(None, "x_train", "y_train"), ("test", "x_test", "y_test")]
+        held_out = next((name for name in _VALIDATION_NAMES if f"x_{name}" in arrays.headers), None)
+        if held_out is not None:
+            pairs[0] = ("train", "x_train", "y_train")
+            pairs.append(("validation", f"x_{held_out}", f"y_{held_out}"))
     else:
         named = [name for name in _EXAMPLE_NAMES if name in arrays.headers]
         examples = named[0] if named else next(iter(arrays.headers)) if len(arrays.headers) == 1 else None
@@ -48,7 +53,12 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
                 f"the labels {' or '.join(_LABEL_NAMES)}"
             )
         pairs = [(None, examples, next((name for name in _LABEL_NAMES if name in arrays.headers), ""))]
-    has_labels = all(labels in arrays.headers for _, _, labels in pairs)
+    labelled = [labels in arrays.headers for _, _, labels in pairs]
+    has_labels = all(labelled)
+    if any(labelled) and not has_labels:
+        missing = next(labels for _, _, labels in pairs if labels not in arrays.headers)
+        raise SourceError(f"{path} has labels for some splits, but no {missing}; add it, or leave all labels out")
+    unused = tuple(name for name in arrays.headers if not any(name in pair for pair in pairs))
     for _, examples, labels in pairs:
         if has_labels and arrays.headers[examples][0][0] != arrays.headers[labels][0][0]:
             raise SourceError(f"{path}: {examples} and {labels} differ in length")
@@ -70,7 +80,7 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
         for split, examples, labels in pairs
     )
     classes = tuple(str(k) for k in range(largest + 1))
-    return Source(f"arrays in {path.name}", shape, dtype, pools, has_labels, classes)
+    return Source(f"arrays in {path.name}", shape, dtype, pools, has_labels, classes, unused=unused)
 
 
 Header = tuple[tuple[int, ...], np.dtype[Any]]

@@ -3,10 +3,13 @@
 import importlib.util
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bype.suggestions import did_you_mean
 
 CHUNK_BYTES = 2**22
 MAX_CLASSES = 100_000
@@ -77,6 +80,8 @@ class Source:
     names: tuple[str, ...] = ()
     skipped: list[str] = field(default_factory=list)
     """What could not be read, and why; filled while reading."""
+    unused: tuple[str, ...] = ()
+    """Columns of a table, or arrays of an archive, that are not taken."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,10 @@ class SourceOptions:
     """The column of a table that holds the label."""
     size: int | None = None
     """Crop images to a square, and resize them to this height and width."""
+    shape: tuple[int, ...] | None = None
+    """Of the examples that a model takes: images are brought to it."""
+    columns: tuple[str, ...] = ()
+    """The features that a model takes: those columns of a table with names are taken, in this order."""
 
 
 def shares(splits: Collection[str | None], split: str | None) -> tuple[float, float]:
@@ -94,6 +103,14 @@ def shares(splits: Collection[str | None], split: str | None) -> tuple[float, fl
     if split not in (None, "train"):
         return 0.0, 0.0
     return tuple(0.0 if name in splits else 0.1 for name in ("validation", "test"))  # type: ignore[return-value]
+
+
+def wanted_columns(file: Path, names: Collection[str], wanted: tuple[str, ...]) -> list[str]:
+    """Return the columns that a model takes, or say which one is not there."""
+    for name in wanted:
+        if name not in names:
+            raise SourceError(f"{file} has no column {name!r}, which the model takes{did_you_mean(name, names)}")
+    return list(wanted)
 
 
 FILL_GAPS = "fill gaps first, for instance with scikit-learn: SimpleImputer().fit_transform(table)"

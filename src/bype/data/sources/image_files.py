@@ -68,14 +68,14 @@ def open_image_files(
     splits
         The images of each split; ``None`` for those that are to be divided.
     options
-        Without a size, all images must have the same one.
+        Without a size or a shape, all images must have the same size.
     classes, has_labels
         The names of the labels, if there are any.
     """
-    survey = _Survey(options.size)
+    survey = _Survey(options)
     counts = {split: survey.count(split, pictures) for split, pictures in splits.items()}
     channels, height, width = survey.shape()
-    size = None if options.size is None else (width, height)
+    size = (width, height) if survey.has_target else None
 
     def read(split: str | None) -> Iterator[tuple[NDArray[np.int64], Chunk]]:
         step = max(1, CHUNK_BYTES // (channels * height * width))
@@ -116,8 +116,9 @@ def open_image_files(
 class _Survey:
     """What a first look at all images finds."""
 
-    def __init__(self, size: int | None) -> None:
-        self._size = size
+    def __init__(self, options: SourceOptions) -> None:
+        self._size, self._shape = options.size, options.shape
+        self.has_target = options.size is not None or options.shape is not None
         self._sizes: dict[tuple[int, int], str] = {}
         self._is_grey = True
         self._num_seen = 0
@@ -137,7 +138,7 @@ class _Survey:
             mode, size = looked
             self._is_grey = self._is_grey and mode in _GREY_MODES
             self._sizes.setdefault(size, picture.name)
-            if len(self._sizes) > 1 and self._size is None:
+            if len(self._sizes) > 1 and not self.has_target:
                 (one, first), (other, second) = self._sizes.items()
                 raise DifferentSizesError(
                     f"the images have different sizes: {first} is {one[0]}x{one[1]}, {second} is "
@@ -150,6 +151,9 @@ class _Survey:
         """Return (channels, height, width)."""
         if not self._sizes:
             raise SourceError(f"none of the {self._num_seen} images can be read; the first: {self.skipped[0]}")
+        if self._shape is not None and len(self._shape) == 3:
+            channels, height, width = self._shape
+            return channels, height, width
         width, height = (self._size, self._size) if self._size else next(iter(self._sizes))
         return 1 if self._is_grey else 3, height, width
 
@@ -198,7 +202,13 @@ def _orientation(image: Image.Image) -> int:
     """Return how a camera was held, as its file says."""
     if image.format == "PNG" and not {"exif", "Raw profile type exif"} & image.info.keys():
         return 1  # else Pillow decodes the whole image to search for it at the end
-    return int(image.getexif().get(_ORIENTATION, 1))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd metadata do not hurt
+            found = int(image.getexif().get(_ORIENTATION, 1))
+    except (ValueError, TypeError, SyntaxError, OSError):
+        return 1
+    return found if found in _TURNS else 1
 
 
 def _look(file: Path | BytesIO) -> tuple[str, tuple[int, int]] | str:

@@ -1,5 +1,6 @@
 """A folder of images; each folder in it is a class, or a split with a folder for each class."""
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -7,14 +8,18 @@ from pathlib import Path
 from bype.data.sources.base import SPLIT_NAMES, Source, SourceError, SourceOptions
 from bype.data.sources.image_files import ImageFile, open_image_files
 
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".heic", ".heif"}
+IMAGE_SUFFIXES = (
+    *(".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", ".jp2"),
+    *(".pbm", ".pgm", ".ppm", ".pnm", ".heic", ".heif"),
+)
 
 
-def open_images(folder: Path, options: SourceOptions) -> Source:
-    """Open a folder of images. Without ``options.size`` all must have the same size."""
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+def open_images(place: Path, options: SourceOptions) -> Source:
+    """Open a folder of images, or one image. Without a size or shape in the options, all must have the same size."""
+    folder = place if place.is_dir() else place.parent
+    files = sorted(_files_in(place)) if place.is_dir() else [place]
     if not files:
-        raise SourceError(f"{folder} holds no images ({', '.join(sorted(_SUFFIXES))}); give a folder that does")
+        raise SourceError(f"{folder} holds no images ({', '.join(IMAGE_SUFFIXES)}); give a folder that does")
     parts = {path: path.relative_to(folder).parts for path in files}
     splits = {path: SPLIT_NAMES.get(names[0].lower()) if len(names) > 1 else None for path, names in parts.items()}
     if None in splits.values() or "train" not in splits.values():  # these folders are classes
@@ -31,11 +36,31 @@ def open_images(folder: Path, options: SourceOptions) -> Source:
                 yield ImageFile("/".join(parts[path]), path, labels[below[path][0]] if has_labels else 0)
 
     found = {split: partial(pictures, split) for split in sorted(set(splits.values()), key=str)}
-    description = f"images in {folder.name}"
+    description = f"images in {folder.name}" if place.is_dir() else f"image {place.name}"
     outside = [path for path, names in below.items() if not names]
     if 0 < len(outside) < len(files):
         description += f" (no labels, since {outside[0].name} is in no class folder)"
     return open_image_files(description, found, options, classes, has_labels)
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """Go through the image files below a folder, also behind links to folders; hidden ones are left out."""
+
+    def refuse(error: OSError) -> None:
+        raise error  # a folder that cannot be read must not be missing in silence
+
+    seen = set()
+    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:  # a link to a folder around it
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            path = Path(place, name)
+            if path.suffix.lower() in IMAGE_SUFFIXES and not name.startswith(".") and path.is_file():
+                yield path
 
 
 def _refuse_stray(folder: Path, splits: dict[Path, str | None]) -> None:

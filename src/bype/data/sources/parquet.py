@@ -26,6 +26,7 @@ from bype.data.sources.base import (
     numbered,
     require_package,
     shares,
+    wanted_columns,
 )
 from bype.data.sources.image_files import ImageFile, open_image_files
 from bype.suggestions import did_you_mean
@@ -57,7 +58,7 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
         _refuse_configurations(path, by_split)
     folder = path if path.is_dir() else path.parent
     has_names = len(files) > 1  # of several files, a row alone says too little
-    tables = {split: _Table(folder, own, options.label, has_names) for split, own in by_split.items()}
+    tables = {split: _Table(folder, own, options, has_names) for split, own in by_split.items()}
     first, *others = tables.values()
     for other in others:
         if other.columns != first.columns:
@@ -81,7 +82,16 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
     )
     names = first.features if width == len(first.features) else []
     description = f"parquet {path.name}"
-    return Source(description, (width,), "float32", pools, numbers is not None, tuple(classes or ()), tuple(names))
+    return Source(
+        description,
+        (width,),
+        "float32",
+        pools,
+        numbers is not None,
+        tuple(classes or ()),
+        tuple(names),
+        unused=first.unused,
+    )
 
 
 def _refuse_configurations(path: Path, by_split: Mapping[str | None, list[Path]]) -> None:
@@ -119,8 +129,9 @@ def _label_numbers(classes: Sequence[str], are_numbers: bool) -> dict[Any, int]:
 class _Table:
     """Parquet files of one split, read as a stream of batches."""
 
-    def __init__(self, folder: Path, files: Sequence[Path], label: str | None, has_names: bool) -> None:
+    def __init__(self, folder: Path, files: Sequence[Path], options: SourceOptions, has_names: bool) -> None:
         require_package("pyarrow")
+        label = options.label
         self._arrow = importlib.import_module("pyarrow")
         self._parquet = importlib.import_module("pyarrow.parquet")
         self.files = files
@@ -143,7 +154,8 @@ class _Table:
         if label is not None and label not in self.columns:
             near = did_you_mean(label, self.columns)
             raise SourceError(f"{files[0]} has no column {label!r}; it has {', '.join(self.columns)}{near}")
-        self.label = label if label is not None else "label" if "label" in self.columns else None
+        is_usual = "label" in self.columns and "label" not in options.columns
+        self.label = label if label is not None else "label" if is_usual else None
         types = self._arrow.types
         if self.label is not None:
             kind = self._schema.field(self.label).type
@@ -158,6 +170,11 @@ class _Table:
         self.picture_column = pictures[0] if pictures else None
         left_out = {self.label} | self._index_columns()
         self.features = [] if pictures else [name for name in self.columns if name not in left_out]
+        if any(name in options.columns for name in self.features):
+            self.features = wanted_columns(files[0], self.columns, options.columns)
+        self.unused = (
+            () if pictures else tuple(name for name in self.columns if name not in {*left_out, *self.features})
+        )
         for name in self.features:
             self._require_numbers(name)
         if not pictures and not self.features:

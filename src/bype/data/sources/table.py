@@ -1,7 +1,9 @@
 """Tables of numbers in .csv files."""
 
 import csv
+import gzip
 import math
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from bype.data.sources.base import (
     SourceError,
     SourceOptions,
     numbered,
+    wanted_columns,
 )
 from bype.suggestions import did_you_mean
 
@@ -29,8 +32,11 @@ _CHUNK_LINES = 4096
 
 
 def open_table(path: Path, options: SourceOptions) -> Source:
-    """Open a table: every column is a feature, except the one that ``options.label`` names."""
-    table = _Table(path, options.label)
+    """Open a table: every column is a feature, except the one that ``options.label`` names.
+
+    Without a first line of names, ``options.columns`` cannot be looked for: all columns are taken.
+    """
+    table = _Table(path, options.label, options.columns)
     pool = Pool(None, table.num_rows, lambda: numbered(table.chunks()), validation=0.1, test=0.1)
     return Source(
         f"table {path.name}",
@@ -40,17 +46,23 @@ def open_table(path: Path, options: SourceOptions) -> Source:
         table.label_column is not None,
         tuple(table.classes),
         tuple(table.features),
+        unused=tuple(table.unused),
     )
 
 
 class _Table:
     """A table, read once to count lines and classes."""
 
-    def __init__(self, path: Path, label: str | None) -> None:
+    def __init__(self, path: Path, label: str | None, wanted: tuple[str, ...]) -> None:
         self.path = path
+        self._delimiter = "\t" if ".tsv" in path.suffixes[-2:] else ","
         _, first = next(self._cells(), (0, []))
         if not first:
             raise SourceError(f"{path} is empty")
+        for other, name in ((";", "';'"), ("\t", "tabs")):
+            if len(first) == 1 and other in first[0]:
+                way_out = "call it .tsv" if other == "\t" else "write it with commas, and with decimal points"
+                raise SourceError(f"{path}: its columns seem to be separated by {name}; {way_out}")
         self.has_header = _is_header(path, first)
         self.columns = first if self.has_header else [f"column {k}" for k in range(len(first))]
         if not all(name.strip() for name in self.columns):
@@ -63,6 +75,10 @@ class _Table:
             raise SourceError(f"{path} has no column {label!r}; it has {', '.join(self.columns)}{near}")
         self.label_column = None if label is None else self.columns.index(label)
         self.features = [name for k, name in enumerate(self.columns) if k != self.label_column]
+        if self.has_header and any(name in wanted for name in self.columns):
+            self.features = wanted_columns(path, self.columns, wanted)
+        self._places = [self.columns.index(name) for name in self.features]
+        self.unused = [name for k, name in enumerate(self.columns) if k not in (*self._places, self.label_column)]
         if not self.features:
             raise SourceError(f"{path} has no column of features")
         classes: set[str] = set()
@@ -77,17 +93,21 @@ class _Table:
                     raise SourceError(f"{path}: {label!r} has over {MAX_CLASSES} values; choose another --label")
         if self.num_rows == 0:
             raise SourceError(f"{path} has no lines below its header")
-        self.classes = sorted(classes)
+        are_numbers = all(name.isdecimal() for name in classes)
+        self.classes = sorted(classes, key=int) if are_numbers else sorted(classes)
 
     def _cells(self) -> Iterator[tuple[int, list[str]]]:
         """Read all lines that are not blank, with their numbers."""
-        with self.path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
+        opening = gzip.open if self.path.suffix.lower() == ".gz" else open
+        with opening(self.path, "rt", newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, delimiter=self._delimiter)
             try:
                 for cells in reader:
                     if cells:
                         yield reader.line_num, cells
-            except (csv.Error, UnicodeDecodeError) as error:
+            except UnicodeDecodeError as error:
+                raise SourceError(f"{self.path}, after line {reader.line_num}: {error}; save it as UTF-8") from error
+            except (csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
                 raise SourceError(f"{self.path}, line {reader.line_num}: {error}") from error
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
@@ -108,13 +128,12 @@ class _Table:
         labels: list[int] = []
         for line, cells in self._lines():
             if self.label_column is not None:
-                labels.append(numbers[cells.pop(self.label_column)])
+                labels.append(numbers[cells[self.label_column]])
+            cells = [cells[place] for place in self._places]
             values = [_number(cell) for cell in cells]
             if None in values:
                 column, cell = self.features[values.index(None)], cells[values.index(None)]
                 remedy = FILL_GAPS if cell.strip().lower() in _GAPS else _ENCODE_TEXT
-                if len(cells) == 1 and ";" in cell:
-                    remedy = "its columns are separated by ';': write the file with commas"
                 raise SourceError(f"{self.path}, line {line}: column {column!r} holds {cell!r}, not a number; {remedy}")
             rows.append(values)  # type: ignore[arg-type]
             if len(rows) == _CHUNK_LINES:
