@@ -99,7 +99,10 @@ def standard_normal(shape: Sequence[int], *, like: Tensor, generator: Noise = No
     if isinstance(generator, GivenNoise):
         return generator.take(shape)
     if isinstance(generator, SharedRows):
-        return standard_normal((*shape[:-2], 1, shape[-1]), like=like, generator=generator.generator).expand(*shape)
+        # In float64, whatever is scored: the numbers of a generator depend on their precision.
+        row = (*shape[:-2], 1, shape[-1])
+        drawn = standard_normal(row, like=like.new_empty(0, dtype=torch.float64), generator=generator.generator)
+        return drawn.to(like.dtype).expand(*shape)
     device = like.device if generator is None else generator.device
     return torch.randn(shape, dtype=like.dtype, device=device, generator=generator).to(like.device)
 

@@ -39,6 +39,17 @@ def test_a_constant_column_is_only_centred():
     assert scaling(x)[:, 1].abs().max() < 1e-3
 
 
+def test_a_small_constant_column_has_a_small_scale():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.cat([1e-6 * torch.randn(200, 2, generator=generator), torch.zeros(200, 1)], 1)
+    rows = torch.cat([rows, torch.tensor([[5e-6, -3.0]]).expand(200, 2)], 1)
+    scaling = Scaling(5)
+    scaling.fit(lambda: [rows])
+    assert scaling.scale[2].item() == pytest.approx(1e-6, rel=0.2)  # as the others: zero has no size of its own
+    assert scaling.scale[3:].tolist() == pytest.approx([5e-6, 1.0])
+    assert torch.allclose(scaling.invert(scaling(rows)), rows)
+
+
 def test_the_spread_of_large_numbers_is_not_lost():
     x = torch.tensor([[1e7 + k] for k in range(10)])
     mean, variance, count = mean_and_variance(lambda: torch.split(x, 3))

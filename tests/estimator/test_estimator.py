@@ -32,6 +32,7 @@ from bype.data.prepare import prepare, train_positions
 from bype.data.sources.memory import source_of
 from bype.data.store import Store
 from bype.estimator.labels import labels_of
+from bype.evaluation.outliers import ScoreOptions
 from bype.run.directory import RunError
 from torchrun_process import has_checkpoint, started, wait_until
 
@@ -428,6 +429,22 @@ def test_what_was_fitted_by_a_path_is_used_by_a_path(tmp_path):
     assert len(bype.ByPEVAE(**TINY).fit(digits).transform(digits)) == 40
 
 
+def test_it_scores_as_the_command_does(tmp_path):
+    np.save(tmp_path / "x.npy", table(60))
+    prepare(tmp_path / "x.npy", tmp_path / "store", test=0)
+    vae = bype.ByPEVAE(**{**TINY, "n_draws": 20}, run_dir=tmp_path / "run").fit(tmp_path / "store")
+    run = bype.TrainedRun.open(tmp_path / "run")
+    found = bype.score_examples(run, "train", options=ScoreOptions(20, 10))
+    rows = run.store().split("train").read(found.rows)
+    np.testing.assert_allclose(vae.score_samples(rows), found.log_likelihood, atol=1e-3)  # float64 and float32
+
+
+def test_tensors_of_half_precision_are_taken():
+    rows = torch.from_numpy(table(40)).bfloat16()
+    vae = bype.ByPEVAE(**TINY).fit(rows)
+    np.testing.assert_array_equal(vae.transform(rows), vae.transform(rows.float()))
+
+
 def test_a_store_without_validation_gives_the_last_model(tmp_path):
     np.save(tmp_path / "x.npy", table(40))
     prepare(tmp_path / "x.npy", tmp_path / "store", validation=0, test=0)
@@ -449,7 +466,8 @@ def test_a_table_in_a_file_brings_its_names(tmp_path):
     assert vae.score(tmp_path / "unnamed.csv") == vae.score(tmp_path / "table.csv")
     (tmp_path / "turned.csv").write_text("\n".join(",".join(line.split(",")[::-1]) for line in lines))
     prepare(tmp_path / "turned.csv", tmp_path / "turned")
-    for given in (tmp_path / "turned.csv", tmp_path / "turned", Store(tmp_path / "turned")):
+    assert vae.score(tmp_path / "turned.csv") == vae.score(tmp_path / "table.csv")  # columns are found by their names
+    for given in (tmp_path / "turned", Store(tmp_path / "turned")):
         with pytest.raises(ValueError, match="column 0 is called 'mass' instead of 'length'; give the same columns"):
             vae.score_samples(given)
     vae.save(tmp_path / "saved")

@@ -16,13 +16,14 @@ from bype.data.files import FileError
 from bype.data.prepare import prepare
 from bype.data.store import Store
 from bype.evaluation import neighbours
-from bype.evaluation.audit import audit_run, compare, read_audit
+from bype.evaluation.audit import Audit, Closeness, audit_run, compare, read_audit
 from bype.evaluation.neighbours import nearest
 from bype.likelihoods import FixedGaussian, SquaredError
 from bype.models import VAE
 from bype.priors import GaussianPrior, Prior, TensorSource
 from bype.pseudocoreset.coreset import Pseudocoreset
 from bype.pseudocoreset.prior import PseudocoresetPrior
+from bype.report.audit_page import audit_page
 from bype.report.contents import gather
 from bype.report.page import render
 from bype.run.build import build_model
@@ -30,6 +31,7 @@ from bype.run.config import ConfigError, TrainingConfig
 from bype.run.directory import RunError
 from bype.run.identity import DataIdentity
 from bype.run.opened import TrainedRun
+from bype.share.mixin import CANNOT_TELL, warning_of
 from small_runs import small_config, striped_images
 
 
@@ -66,6 +68,25 @@ def test_the_p_value_is_that_of_the_beta_binomial_distribution():
     below = int((values < share.threshold).sum())
     assert share.share == below / 80
     assert share.p_value == pytest.approx(stats.betabinom.sf(below - 1, 80, 10, 191), rel=1e-9)
+
+
+def test_an_audit_that_could_find_nothing_does_not_say_that_there_is_no_sign():
+    def audit(num_held_out, count):
+        share = compare(np.full(count, 1e-6), np.linspace(0.5, 1, num_held_out))  # all are near copies
+        groups = [Closeness("points", count, 0, 0, 0.1, share, share, [])]
+        return Audit(1, "", "pixels", 100, "test", num_held_out, 1.0, groups)
+
+    for num_held_out, count in ((1, 2), (1, 90), (2, 5), (3, 6)):
+        few = audit(num_held_out, count)
+        assert not few.are_copies
+        assert few.verdict.startswith("This audit cannot tell: ")
+        assert warning_of(few) == CANNOT_TELL
+    assert audit(5, 20).verdict.startswith("The points give training examples away")
+    # Of new values, as many are expected below the k-th smallest of n as of n + 1 places below the k-th.
+    generator = np.random.default_rng(0)
+    for n in (5, 12, 39, 200):
+        found = [compare(generator.random(50), generator.random(n)).share for _ in range(4000)]
+        assert np.mean(found) == pytest.approx(audit(n, 5).expected_share, abs=0.01)
 
 
 def test_new_values_are_seldom_found_to_be_close():
@@ -131,8 +152,11 @@ def test_points_between_the_mean_and_an_example_are_told_as_copies(store, tmp_pa
     train = training_images(store)
     faded = train.mean(0) + 0.2 * (train[:60] - train.mean(0))
     run = hand_made(store, PseudocoresetPrior(Pseudocoreset(faded, 200)), images(120, seed=6), tmp_path)
-    found, _ = audit_run(run, None, 100)
+    found, shown = audit_run(run, None, 100)
     points, samples = found.groups
+    for pair, made, real in zip(points.closest, shown[0].made, shown[0].real, strict=True):
+        assert pair.distance == pytest.approx(np.linalg.norm(made - real), rel=1e-4)  # of pixels, not at one contrast
+    assert "by ratio at one contrast." in audit_page("run", found, shown, is_image=True)
     assert not points.by_ratio.is_large
     assert points.by_contrast.share == 1
     assert points.are_copies

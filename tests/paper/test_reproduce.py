@@ -26,6 +26,7 @@ from bype.paper.records import Records
 from bype.paper.tables import table
 from bype.run.directory import RunError
 from bype.run.lock import RunLock
+from bype.training.loop import Outcome
 from small_runs import image_store
 
 OLD_RECORDS = Path(__file__).parents[2] / "results" / "paper"
@@ -233,6 +234,15 @@ def test_a_cell_that_fails_does_not_stop_the_others(stores, tmp_path, monkeypatc
     printed = capsys.readouterr().out
     assert "mnist/vae/gaussian, seed 0, reduced: failed, the loss is not finite" in printed
     assert "10 of 10 cells failed" in printed
+
+
+def test_a_request_to_stop_in_the_last_step_of_a_cell_stops_the_others(stores, tmp_path, monkeypatch, capsys):
+    def finish(config, data, out, display):
+        return Outcome("finished", 1, 1.0, 15)
+
+    monkeypatch.setattr(reproduce, "train", finish)
+    assert main(command(stores, tmp_path / "out", "table1", "--only", "mnist/vae")) == 143
+    assert capsys.readouterr().out.count("begins") == 1
 
 
 def test_an_evaluation_resumes_in_the_precision_that_it_began_in(stores, tmp_path, monkeypatch, capsys):

@@ -366,7 +366,8 @@ def test_who_is_asked_to_stop_in_the_last_step_has_finished(store, tmp_path, mon
         return take(trainer)
 
     monkeypatch.setattr(Trainer, "_train_step", ask_at_the_end)
-    assert train(replace(rule=FrozenSettings()), store, tmp_path / "run").state == "finished"
+    outcome = train(replace(rule=FrozenSettings()), store, tmp_path / "run")
+    assert (outcome.state, outcome.signal) == ("finished", signal.SIGTERM)
     outcome = train(replace(), store, tmp_path / "other")
     assert (outcome.state, outcome.step) == ("stopped", 18)  # the last update is still due
     assert train(replace(), store, tmp_path / "other").state == "finished"

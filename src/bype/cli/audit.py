@@ -37,7 +37,7 @@ def audit(words: list[str]) -> int:
         raise UsageError("--samples must be at least 1")
     from bype.console import progress_bar
     from bype.data.files import write_atomic
-    from bype.evaluation.audit import SHARE, audit_run
+    from bype.evaluation.audit import audit_run
     from bype.plates import is_image_shape, png
     from bype.report.audit_page import CAVEAT, audit_page, pairs_picture
     from bype.run.opened import TrainedRun
@@ -47,7 +47,8 @@ def audit(words: list[str]) -> int:
     if out is not None and out.suffix == ".png" and not is_image:
         raise UsageError("this run was trained on features, which have no picture; choose a name that ends in .html")
     found, shown = audit_run(run, options.data, options.samples, progress_bar)
-    print(f"held-out examples: {found.num_held_out:,} of {found.held_out}; {100 * SHARE:.0f}% are below each threshold")
+    expected = f"{100 * found.expected_share:.1f}% of new examples are expected below each threshold"
+    print(f"held-out examples: {found.num_held_out:,} of {found.held_out}; {expected}")
     print(f"  median distance to the nearest of {found.num_train:,} training examples {found.median_distance:.3f}")
     for group in found.groups:
         print(f"{group.count:,} {group.kind}: median distance {group.median_distance:.3f}, {group.num_copies} copies")

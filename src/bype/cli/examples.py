@@ -126,7 +126,7 @@ def save_lines(lines: "list[Tensor]", out: Path, shape: tuple[int, ...], names: 
             head = io.StringIO()
             csv.writer(head, lineterminator="\n").writerow(names)
             content.write(head.getvalue().encode())
-        np.savetxt(content, np.concatenate(arrays), delimiter=",", fmt="%.7g")
+        np.savetxt(content, np.concatenate(arrays), delimiter=",", fmt="%.9g")
     else:
         kinds = ".png or .npy" if is_image_shape(shape) else ".csv or .npy" if len(shape) == 1 else ".npy"
         raise UsageError(f"cannot write examples of shape {shape} to {out}; choose a name that ends in {kinds}")

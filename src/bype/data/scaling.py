@@ -38,12 +38,17 @@ class Scaling(nn.Module):
 
     @torch.no_grad()
     def fit(self, batches: Batches) -> None:
-        """Take the scale from training examples. A column that never changes is only centred."""
+        """Take the scale from training examples. The scale of a column that never changes is 1, or less if it is small.
+
+        What is small depends on its value, and for zeros on the other columns.
+        """
         mean, variance, _ = mean_and_variance(batches)
-        scale = variance.sqrt().float()
+        scale, size = variance.sqrt().float(), mean.abs().float()
+        changes = scale > 1e-6 * size  # rounding in float32 gives a constant column a spread that means nothing
+        usual = scale[changes].median() if changes.any() else torch.tensor(1.0)
+        constant = torch.where(size > 0, size, usual).clamp_max(1.0)
         self.center.copy_(mean)
-        # Rounding in float32 gives a constant column a spread that means nothing.
-        self.scale.copy_(torch.where(scale > 1e-6 * mean.abs().float(), scale, 1.0).clamp_min(torch.finfo().tiny))
+        self.scale.copy_(torch.where(changes, scale, constant).clamp_min(torch.finfo().tiny))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return rows (..., columns) in the model's units."""

@@ -132,7 +132,8 @@ def _place_to_fit(estimator: BaseEstimator, X: Any) -> Given:
 def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[Any]:
     """Return examples as an array: images as they are, tables after scikit-learn's own checks."""
     if isinstance(X, Tensor):
-        X = X.detach().cpu().numpy()
+        X = X.detach().cpu()
+        X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()  # numpy has no bfloat16
     if isinstance(X, (list, tuple)) and len(X) and np.ndim(X[0]) in (2, 3):
         raise ValueError("X is a list of images; give one array (N, height, width[, channels]): np.stack(images)")
     if getattr(X, "ndim", 2) in (3, 4):

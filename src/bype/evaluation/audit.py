@@ -50,7 +50,7 @@ class Pair:
     """Of the training example."""
     distance: float
     ratio: float
-    """The distance over that of the second nearest training example."""
+    """The distance over that of the second nearest training example; at one contrast, if more are found there."""
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,31 @@ class Audit:
         return any(group.are_copies for group in self.groups)
 
     @property
+    def expected_share(self) -> float:
+        """The share of new examples that is expected below a threshold: 5%, but more if few are held out."""
+        return _rank(self.num_held_out) / (self.num_held_out + 1)
+
+    @property
+    def cannot_tell(self) -> str | None:
+        """Why the audit could not find copies, if there were some; None if it could."""
+        if any(group.by_ratio.threshold == 0 for group in self.groups):
+            return f"{100 * SHARE:.0f}% or more of new examples are training examples themselves"
+        rank = _rank(self.num_held_out)
+        for group in self.groups:
+            if _tail(group.count, group.count, rank, self.num_held_out - rank + 1) >= SIGNIFICANCE:
+                held_out = "1 held-out example" if self.num_held_out == 1 else f"{self.num_held_out} held-out examples"
+                return f"{held_out} and {group.count} {group.kind} are too few, even if all were copies"
+        return None
+
+    @property
     def verdict(self) -> str:
         """Say in plain words what was found. The rule is :attr:`Closeness.are_copies`."""
         shares = " and ".join(f"{100 * group.nearer.share:.1f}% of {group.kind}" for group in self.groups)
-        compared = f"{shares} are unusually near to one training example; of new examples, {100 * SHARE:.1f}% are."
-        if any(group.by_ratio.threshold == 0 for group in self.groups):
-            return (
-                f"This audit cannot tell: {100 * SHARE:.0f}% or more of new examples are training examples themselves."
-            )
+        expected = f"{100 * self.expected_share:.1f}%"
+        compared = f"{shares} are unusually near to one training example; of new examples, {expected} are."
+        is_blind = any(group.by_ratio.threshold == 0 for group in self.groups)
+        if (is_blind or not self.are_copies) and self.cannot_tell is not None:
+            return f"This audit cannot tell: {self.cannot_tell}."
         if not self.are_copies:
             return f"No sign of copies: {compared}"
         bad = " and ".join(group.kind for group in self.groups if group.are_copies)
@@ -214,6 +231,8 @@ def audit_run(
         chosen = faded if by_contrast.share > by_ratio.share else group
         order = np.argsort(chosen.ratio, kind="stable")[:_PAIRS]
         rows = chosen.rows[order]
+        ends = (scaling(x).flatten(1) for x in (made[kind][order], train.read(rows)))
+        distances = torch.linalg.vector_norm(next(ends) - next(ends), dim=1).tolist()
         groups.append(
             Closeness(
                 kind="points" if kind == "points" else "samples",
@@ -224,8 +243,8 @@ def audit_run(
                 by_distance=compare(group.distance, near.distance),
                 by_ratio=by_ratio,
                 closest=[
-                    Pair(int(own_numbers[k]), int(row), float(chosen.distance[k]), float(chosen.ratio[k]))
-                    for k, row in zip(order, rows, strict=True)
+                    Pair(int(own_numbers[k]), int(row), distance, float(chosen.ratio[k]))
+                    for k, row, distance in zip(order, rows, distances, strict=True)
                 ],
                 by_contrast=by_contrast,
             )
@@ -296,10 +315,15 @@ def compare(values: NDArray[np.float64], held_out: NDArray[np.float64]) -> Share
     >>> compare(np.arange(100.0), np.arange(100.0)).share
     0.04
     """
-    k = max(1, int(SHARE * len(held_out)))
+    k = _rank(len(held_out))
     threshold = float(np.sort(held_out)[k - 1])
     below = int((values < threshold).sum())
     return Share(threshold, below / len(values), _tail(below, len(values), k, len(held_out) - k + 1))
+
+
+def _rank(num_held_out: int) -> int:
+    """Return which of the held-out values, sorted from 1 on, is the threshold."""
+    return max(1, int(SHARE * num_held_out))
 
 
 def _tail(least: int, count: int, a: float, b: float) -> float:

@@ -139,7 +139,7 @@ class Baseline:
         if density.of_density is None:
             return f"The model's likelihood is a {density.scale}, which cannot be compared with {self.kind}."
         words = self._comparison(self.negative_log_likelihood.value - density.of_density, num_dimensions)
-        if density.of_density > self.without_latents:
+        if density.of_density - self.without_latents > _ALIKE:
             words += " It is worse than one normal distribution around the mean example."
         if density.has_few_draws:
             size = f"{density.median_effective_sample_size:.1f} of {density.num_samples:,}"

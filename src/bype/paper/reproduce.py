@@ -160,7 +160,7 @@ def _fill(
     if not _is_trained(folder, config):  # to call train again would describe this machine and not the one that trained
         _note_commit(workplace)
         outcome = train(config, store.folder, folder, display)
-        if outcome.state != "finished":
+        if outcome.state != "finished" or outcome.signal is not None:  # there are other cells, and much to measure
             raise StoppedError(outcome.signal or 0)
     run = TrainedRun.open(folder, store.folder)
     known = read_results(folder).find(store.manifest.fingerprint, "test")

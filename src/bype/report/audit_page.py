@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from bype.evaluation.audit import LARGE_SHARE, SHARE, SIGNIFICANCE, Audit, Closeness, Share, Shown
+from bype.evaluation.audit import LARGE_SHARE, SIGNIFICANCE, Audit, Closeness, Share, Shown
 from bype.plates import plate, to_bytes
 from bype.report.blocks import card, picture_of, section, table
 from bype.report.markup import Markup, element
@@ -25,7 +25,8 @@ def audit_page(name: str, audit: Audit, shown: Sequence[Shown], is_image: bool) 
     """Return an audit as one page that needs no other file."""
     cards = []
     for group, pairs in zip(audit.groups, shown, strict=True):
-        text = f"The {len(pairs.made)} {group.kind} that are nearest to one training example, by ratio."
+        text = f"The {len(pairs.made)} {group.kind} that are nearest to one training example, by ratio"
+        text += " at one contrast." if group.nearer is group.by_contrast else "."
         content = _pairs_table(group, pairs)
         if is_image:
             text += f" The upper line shows the {group.kind}, the lower line the training example nearest to each."
@@ -46,8 +47,9 @@ def audit_page(name: str, audit: Audit, shown: Sequence[Shown], is_image: bool) 
 def _explanation(audit: Audit) -> str:
     return (
         f"Distances to the nearest of {audit.num_train:,} training examples (Euclidean, {audit.unit}), compared with "
-        f"those of {audit.num_held_out:,} {audit.held_out} examples. {100 * SHARE:.0f}% is expected of new examples; "
-        f"more means closer to the training data than new data are. The verdict takes the ratio of the nearest to the "
+        f"those of {audit.num_held_out:,} {audit.held_out} examples. "
+        f"{100 * audit.expected_share:.1f}% is expected of new examples; more means closer to the training data "
+        f"than new data are. The verdict takes the ratio of the nearest to the "
         f"second nearest distance, also after all examples are brought to one contrast: "
         f"it finds copies if a share is at least {100 * LARGE_SHARE:.0f}% and chance "
         f"explains it in less than {100 * SIGNIFICANCE:.0f}% of cases, or if any is a training example exactly "
@@ -57,7 +59,7 @@ def _explanation(audit: Audit) -> str:
 
 def _numbers(audit: Audit) -> Markup:
     head = ["", *(f"{group.count:,} {group.kind}" for group in audit.groups), f"{audit.held_out} examples"]
-    groups, expected = audit.groups, f"{100 * SHARE:.1f} %"
+    groups, expected = audit.groups, f"{100 * audit.expected_share:.1f} %"
     shares: dict[str, list[Share | None]] = {
         "closer by ratio": [g.by_ratio for g in groups],
         "closer by ratio at one contrast": [g.by_contrast for g in groups],

@@ -98,7 +98,7 @@ def line_chart(
 def histogram(values: Sequence[float], *, title: str, x_label: str, y_label: str, bins: int = 24) -> Markup:
     """Draw how often values occur."""
     low, high = min(values), max(values)
-    if high - low <= 1e-12 * max(1.0, abs(high)):  # all the same
+    if high - low <= 1e-6 * max(1.0, abs(high)):  # all the same
         low, high = low - max(1.0, abs(low)) / 2, high + max(1.0, abs(high)) / 2
     counts = [0] * bins
     for value in values:

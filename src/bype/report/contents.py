@@ -212,7 +212,7 @@ def _classes(run: TrainedRun, points: Coreset, generator: torch.Generator) -> li
 
 
 def _feature_summary(run: TrainedRun, store: Store, generator: torch.Generator) -> FeatureSummary:
-    split = store.split(default_split(store))
+    split = store.split("train")  # a test split may have a few rows only
     data = split.read(spread_rows(len(split), 2000)).astype(np.float64)
     made = generation.sample(run.model, 2000, generator=generator).double().numpy()
     return FeatureSummary(

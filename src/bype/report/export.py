@@ -68,7 +68,7 @@ def _write_table(points: Coreset, run: TrainedRun, path: Path) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["weight", *(["label"] if labels else []), *names])
         for k, (weight, point) in enumerate(zip(points.weights, points.points, strict=True)):
-            writer.writerow([f"{weight:g}", *(labels[k] if labels else []), *(f"{value:g}" for value in point)])
+            writer.writerow([f"{weight:g}", *(labels[k] if labels else []), *(f"{value:.9g}" for value in point)])
 
 
 def _write_store(points: Coreset, run: TrainedRun, folder: Path) -> None:

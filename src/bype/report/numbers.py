@@ -120,6 +120,10 @@ def _likelihood(run: RunContents) -> str:
     def say(density: Density) -> str:
         error = density.monte_carlo_error
         notes = ["a single draw" if error is None else f"draws ± {error:.3f}"]
+        if density.has_few_draws:
+            notes.append(
+                f"too high: rests on {density.median_effective_sample_size:.1f} of {density.num_samples:,} draws"
+            )
         if density.scale == "unnormalised":
             notes.append("the paper's scale, not normalised")
         if density.precision_difference is not None:

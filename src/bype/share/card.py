@@ -101,7 +101,9 @@ def card(run: RunContents, repo_id: str | None, loader: str, has_picture: bool) 
 
 def _data(data: DataIdentity) -> list[str]:
     shape = " × ".join(map(str, data.shape))
-    kind = f"{data.shape[0]} columns" if len(data.shape) == 1 else f"images of {shape} (channels, height, width)"
+    kind = (
+        f"rows of {data.shape[0]} columns" if len(data.shape) == 1 else f"images of {shape} (channels, height, width)"
+    )
     facts = [("Made from", _plain(data.source)), ("Training examples", f"{data.num_train:,} {kind}, {data.dtype}")]
     facts += [(title, _names(names)) for title, names in (("Classes", data.classes), ("Columns", data.names)) if names]
     facts.append(("Checksum of the data", f"`{_plain(data.fingerprint)}`"))

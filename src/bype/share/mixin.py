@@ -23,15 +23,23 @@ FOUND_COPIES = (
 )
 
 
+CANNOT_TELL = (
+    "the audit of this model could not find copies of training examples, even if there were some; if the data are "
+    "private, look at its points before you share it"
+)
+
+
 class AuditWarning(UserWarning):
-    """A model is shared without an audit, or although its audit found copies of training examples."""
+    """A model is shared without an audit, or although its audit found copies, or could not find any."""
 
 
 def warning_of(audit: Audit | None) -> str | None:
     """Return what to know before a model with this audit is shared."""
     if audit is None:
         return NOT_AUDITED
-    return FOUND_COPIES if audit.are_copies else None
+    if audit.are_copies:
+        return FOUND_COPIES
+    return None if audit.cannot_tell is None else CANNOT_TELL
 
 
 class HubMixin(ABC):

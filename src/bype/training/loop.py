@@ -60,6 +60,7 @@ class Outcome:
     best: float | None
     """The smallest validation loss (minus ELBO), nats per example on the likelihood's scale."""
     signal: int | None = None
+    """The signal that asked to stop, if one did; also if it came too late to stop anything."""
 
 
 def train(
@@ -228,7 +229,7 @@ class Trainer:
             if is_finished and self.state.has_terms(self._group):
                 self._validate()  # after the checkpoint: a longer run continues as if it had not been made
         if is_finished:
-            return Outcome("finished", self.state.step, self.state.best)
+            return Outcome("finished", self.state.step, self.state.best, self._stop.signal)
         return Outcome("stopped", self.state.step, self.state.best, self._stop.signal or signal.SIGTERM)
 
     def _train_step(self) -> bool:
