@@ -70,6 +70,9 @@ def score(words: list[str]) -> int:
     of_all = f" of {total:,}" if total > len(found.rows) else ""
     count = f"{len(found.rows):,}{of_all} examples" + (f" (split {split.name})" if of_all else "")
     print(f"{count} in {options.out}; log p(x) with {found.num_samples} draws")
+    if options.split is None and of_all:
+        others = " or ".join(f"--split {name}" for name in store.manifest.splits if name != split.name)
+        print(f"to score the others: {others}")
     print(f"percentiles compare with {found.num_references:,} training examples, which the model has seen;")
     print("new examples get smaller percentiles, and much smaller ones if the model is overfitted")
     print("the least likely (compare the other scores: log p(x) alone ranks some outliers high):")
