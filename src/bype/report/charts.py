@@ -60,6 +60,7 @@ def line_chart(
     marks: Sequence[float] = (),
     x_ticks: Sequence[float] | None = None,
     min_range: float = 0.0,
+    most: float = math.inf,
 ) -> Markup:
     """Draw lines.
 
@@ -77,10 +78,13 @@ def line_chart(
         Where to label x; round numbers if left out.
     min_range
         Show at least this range of y, so that small differences look small.
+    most
+        The largest value that y can have.
     """
     xs = [x for line in series for x in line.x]
     ys = [y for line in series for y in line.y]
-    across, up = _scales(min(xs), max(xs), *_useful_range(ys, min_range))
+    low, high = _useful_range(ys, min_range)
+    across, up = _scales(min(xs), max(xs), low, min(high, most))
     parts = [_axes(across, up, x_label, y_label, x_ticks)]
     if marks:
         path = "".join(f"M{across(x)} {_HEIGHT - _BOTTOM}v-7" for x in marks)

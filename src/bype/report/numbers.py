@@ -53,7 +53,7 @@ def number_lines(runs: Sequence[RunContents]) -> list[tuple[str, list[str]]]:
     def add(name: str, value: Callable[[RunContents], str]) -> None:
         lines.append((name, [value(run) for run in runs]))
 
-    add("Network", lambda run: f"{_NETWORKS[run.config.network]}, {run.config.latent_dim} latents")
+    add("Network", lambda run: f"{_NETWORKS[run.config.network]}, {_counted(run.config.latent_dim, 'latent')}")
     add("Prior", _describe_prior)
     add("Likelihood", lambda run: _LIKELIHOODS[run.config.likelihood])
     add("Trained on", _trained_on)
@@ -81,9 +81,13 @@ def numbers(runs: Sequence[RunContents]) -> Markup:
     )
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def _trained_on(run: RunContents) -> str:
     shape = run.data.shape
-    size = f"{shape[0]} features" if len(shape) == 1 else " × ".join(map(str, shape))
+    size = _counted(shape[0], "feature") if len(shape) == 1 else " × ".join(map(str, shape))
     return f"{run.data.num_train:,} examples of {size}"
 
 

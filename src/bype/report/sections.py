@@ -25,8 +25,9 @@ def training(runs: Sequence[RunContents]) -> Markup:
     if not charts:
         return Markup("")
     text = (
-        "Minus ELBO, with the full weight of the KL terms; lower is better. A steep start is cut off. A dot marks the "
-        "model that is kept, the best on validation examples: if the line rises after it, longer training overfits."
+        "Minus ELBO, with the full weight of the KL terms; lower is better. A very steep start may be cut off. A dot "
+        "marks the model that is kept, the best on validation examples: if the line rises after it, longer training "
+        "overfits."
     )
     if len(charts) > 1:
         text += " Runs with different likelihoods have different scales: do not compare their numbers."
@@ -321,6 +322,7 @@ def neighbours(runs: Sequence[RunContents]) -> Markup:
         x_label="K",
         y_label="accuracy, %",
         min_range=2,
+        most=100,
         x_ticks=sorted({int(x) for line in series for x in line.x}),
     )
     legend = [element("ul", *keys, class_="legend")] if len(runs) > 1 else []
