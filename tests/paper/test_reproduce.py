@@ -98,7 +98,8 @@ def test_what_other_ways_of_training_change():
     rate = {"length", "warm_up", "patience", "learning_rate", "normalise_gradients", "decay"}
     for protocol, changed in ((FULL, rate), (REDUCED, {"decay"})):
         ways = {"gaussian-decay": ("gaussian", changed), "gaussian-average": ("gaussian", {"average"})}
-        ways |= {"vamp-average": ("vamp", {"average", "vamp_start"}), "ours-5000-average": ("ours-5000", {"average"})}
+        ways |= {f"ours-{points}-average": (f"ours-{points}", {"average"}) for points in (500, 5000)}
+        ways |= {"vamp-average": ("vamp", {"average", "vamp_start"})}
         for name, (prior, expected) in ways.items():
             papers, others = (config_of(Cell("mnist", "vae", one), protocol).to_fields() for one in (prior, name))
             assert {field for field in papers if papers[field] != others[field]} == expected

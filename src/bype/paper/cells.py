@@ -145,6 +145,7 @@ PRIORS = {
     "gaussian-decay": Kind("paper/{}/gaussian", decays=True),
     "gaussian-average": Kind("paper/{}/gaussian", _AVERAGED),
     "vamp-average": Kind("paper/{}/vamp", _AVERAGED | {"vamp_start": "examples"}),
+    "ours-500-average": Kind("{}/bype", _AVERAGED),
     "ours-5000-average": Kind("{}/bype", _AVERAGED | _OURS_5000),
     "exemplar-25000": Kind("paper/{}/exemplar", {"components": 25_000, "neighbours": 10}),
     **{f"bype-k{k}": Kind("paper/{}/bype", interval=k) for k in (1, 50, 100)},
@@ -165,6 +166,7 @@ LABELS = {
     "gaussian-decay": "Gaussian, decaying rate",
     "gaussian-average": "Gaussian, averaged",
     "vamp-average": "VampPrior, averaged",
+    "ours-500-average": "ours, 500 points, averaged",
     "ours-5000-average": "ours, 5,000 points, averaged",
     "exemplar-25000": "Exemplar, 25,000, cached",
 }

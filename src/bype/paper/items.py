@@ -57,7 +57,7 @@ class Item:
 _IMAGES = ("mnist", "fashion-mnist", "cifar10")
 _PRIORS = ("gaussian", "vamp", "exemplar", "bype")
 _OURS = ("ours-500", "ours-5000")
-_OTHER_TRAINING = ("gaussian-decay", "gaussian-average", "vamp-average", "ours-5000-average")
+_OTHER_TRAINING = ("gaussian-decay", "gaussian-average", "vamp-average", "ours-500-average", "ours-5000-average")
 _OWN = " Rows without a number of the paper are not in the paper."
 
 
