@@ -40,6 +40,7 @@ NORMALISED = {
     "fixed Gaussian, no range": (FixedGaussian(0.7, mean_range=None), REAL_LINE, 24 / 200_000),
     "learned Gaussian": (learned(LearnedGaussian, -1.0), REAL_LINE, 24 / 200_000),
     "Bernoulli": (Bernoulli(), BITS, 1.0),
+    "Bernoulli of bytes": (Bernoulli(levels=256), (255 * BITS + 0.5) / 256, 1.0),
     "discretised logistic": (DiscretisedLogistic(), BYTES, 1.0),
     "discretised logistic, sharp": (learned(DiscretisedLogistic, -20.0), BYTES, 1.0),
     "discretised logistic, flat": (learned(DiscretisedLogistic, 3.0), BYTES, 1.0),
@@ -83,6 +84,7 @@ LINEAR = {
     "learned Gaussian": learned(LearnedGaussian, -1.0),
     "learned Gaussian, each dimension": learned(LearnedGaussian, -1.0, num_dimensions=5),
     "Bernoulli": Bernoulli(),
+    "Bernoulli of bytes": Bernoulli(levels=256),
 }
 
 
@@ -105,6 +107,7 @@ SEVERAL = [
     ConditionalGaussian(3),
     RobustGaussian(3, floor=1e-3),
     Bernoulli(),
+    Bernoulli(levels=256),
     DiscretisedLogistic(),
 ]
 
@@ -124,6 +127,16 @@ def test_nats_of_dimensions_add_up_and_each_depends_on_its_own_number_alone(like
         is_other = likelihood.log_probs(changed, output) != whole
         assert is_other[..., place].all()
         assert is_other.sum() == 5 * 4
+
+
+def test_a_bernoulli_of_bytes_takes_black_and_white_for_certain_bits():
+    """With x = 0.998 for white, as a model sees it, 784 pixels would cost at least 11 nats that no model can gain."""
+    x, output = (torch.tensor([0.0, 255.0]) + 0.5) / 256, torch.tensor([-40.0, 40.0])
+    assert Bernoulli(levels=256).log_prob(x, output) > -1e-15
+    as_bytes = 256 * Bernoulli(levels=256).mean(torch.linspace(-9, 9, 50)) - 0.5
+    torch.testing.assert_close(as_bytes, 255 * torch.linspace(-9, 9, 50).sigmoid())
+    with pytest.raises(ValueError, match="at least 2"):
+        Bernoulli(levels=1)
 
 
 def test_squared_error_is_a_gaussian_of_variance_one_half_without_its_normaliser():

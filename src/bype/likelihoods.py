@@ -346,29 +346,52 @@ class RobustGaussian(ConditionalGaussian):
 class Bernoulli(LinearLikelihood):
     """Independent bits; the decoder's output is their logits.
 
-    Normalised over x in {0, 1}. Fractional x, as in pseudo-data, are scored by the same formula.
+    Normalised over bits. Grey values, as in pseudo-data, are scored by the same formula.
+
+    Parameters
+    ----------
+    levels
+        For pixels (k + 0.5) / levels, as a model sees bytes: level k counts as k / (levels - 1), so that black is the
+        bit 0 and white the bit 1. ``None`` if x is in [0, 1] itself.
 
     Examples
     --------
-    >>> Bernoulli().log_prob(torch.tensor([0.0, 1.0]), torch.zeros(2))
-    tensor(-1.3863)
+    >>> Bernoulli().log_prob(torch.tensor([0.0, 1.0]), torch.tensor([-9.0, 9.0]))
+    tensor(-0.0002)
+    >>> Bernoulli(levels=256).log_prob(torch.tensor([0.5, 255.5]) / 256, torch.tensor([-9.0, 9.0]))
+    tensor(-0.0002)
     """
 
     value_kind = "cross-entropy"
     log_normaliser = None  # for grey pixels it would depend on the output
 
+    def __init__(self, levels: int | None = None) -> None:
+        super().__init__()
+        if levels is not None and levels < 2:
+            raise ValueError(f"levels must be at least 2, not {levels}")
+        self.levels = levels
+
     def log_probs(self, x: Tensor, output: Tensor) -> Tensor:
-        return x * output - F.softplus(output)
+        # In this order black and white become exactly 0 and 1.
+        bits = x if self.levels is None else (x * self.levels - 0.5) / (self.levels - 1)
+        return bits * output - F.softplus(output)
 
     def mean(self, output: Tensor) -> Tensor:
-        return output.sigmoid()
+        return self._as_data(output.sigmoid())
 
     def sample(self, output: Tensor, *, generator: Randomness = None) -> Tensor:
         threshold = uniform(output.shape, device=output.device, generator=generator)
-        return (threshold < output.double().sigmoid()).to(output.dtype)
+        return self._as_data((threshold < output.double().sigmoid()).to(output.dtype))
 
     def natural_form(self, output: Tensor) -> NaturalForm:
-        return NaturalForm(output, F.softplus(output).sum(-1))
+        log_partition = F.softplus(output).sum(-1)
+        if self.levels is None:
+            return NaturalForm(output, log_partition)
+        scale = 1 / (self.levels - 1)
+        return NaturalForm(self.levels * scale * output, log_partition + 0.5 * scale * output.sum(-1))
+
+    def _as_data(self, bits: Tensor) -> Tensor:
+        return bits if self.levels is None else (bits * (self.levels - 1) + 0.5) / self.levels
 
     def bits_per_dimension(self, log_prob: Tensor, num_dimensions: int, *, levels: int | None = None) -> Tensor:
         raise ValueError("Bernoulli scores bits, not pixel levels; report its nats per example instead")

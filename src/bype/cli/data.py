@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from bype.cli.options import MaybeCount, MaybeName, MaybeNumber, MaybePath, UsageError, parse, require_free
+from bype.cli.options import Flag, MaybeCount, MaybeName, MaybeNumber, MaybePath, UsageError, parse, require_free
 from bype.cli.output import result
 
 
@@ -34,6 +34,8 @@ class _Prepare:
     """Set apart this many examples for test; below 1, this share of them"""
     seed: int = 0
     """Set the seed that decides which examples are set apart"""
+    binarise: Flag = False
+    """Draw pixels of validation and test images black or white; bype train --binarise True draws those of training"""
 
 
 def data_prepare(words: list[str]) -> int:
@@ -51,6 +53,7 @@ def data_prepare(words: list[str]) -> int:
             validation=options.validation,
             test=options.test,
             seed=options.seed,
+            binarise=options.binarise,
             progress=progress,
         )
     say_skipped(prepared.skipped)

@@ -15,7 +15,7 @@ class _Reproduce:
     item: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ITEM")]
     """Make this table or figure, such as table1 or figure4 (bype reproduce list names them), or all"""
     stores: Path
-    """Read the data from this folder of stores: mnist, fashion-mnist, cifar10, celeba; missing ones are left out"""
+    """Read the data from this folder of stores: one for each data set, such as mnist; missing ones are left out"""
     out: Path
     """Keep records, pictures and the table in this folder; what is there already is not computed again"""
     only: Annotated[str, quiet("NAME")] = ""

@@ -135,6 +135,7 @@ class Kind:
 
 _OURS_5000: dict[str, Any] = {"components": 5000, "rule": TrackingSettings(live_points=64)}
 _AVERAGED: dict[str, Any] = {"average": 0.02}
+_BITS: dict[str, Any] = {"likelihood": "bernoulli", "binarise": True}
 
 PRIORS = {
     **{prior: Kind(f"paper/{{}}/{prior}") for prior in ("gaussian", "vamp", "exemplar")},
@@ -170,7 +171,13 @@ LABELS = {
     "ours-5000-average": "ours, 5,000 points, averaged",
     "exemplar-25000": "Exemplar, 25,000, cached",
 }
-DATA_LABELS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "celeba": "CelebA"}
+DATA_LABELS = {
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "celeba": "CelebA",
+    "binarised-mnist": "binarised MNIST",
+}
 NETWORK_LABELS = {"vae": "VAE", "hvae": "HVAE", "convhvae": "ConvHVAE", "residual": "residual"}
 
 
@@ -183,8 +190,15 @@ def config_of(cell: Cell, protocol: Protocol) -> TrainingConfig:
     '50 epochs'
     """
     kind, protocol = PRIORS[cell.prior], protocol.of(cell.network)
-    config = recipe_named(kind.recipe.format(f"{cell.data}/{cell.network}")).config
-    changes = kind.changes | protocol.changes | (protocol.decaying_changes if kind.decays else {})
+    is_binarised = cell.data == "binarised-mnist"
+    data = "mnist" if is_binarised else cell.data
+    config = recipe_named(kind.recipe.format(f"{data}/{cell.network}")).config
+    changes = (
+        (_BITS if is_binarised else {})
+        | kind.changes
+        | protocol.changes
+        | (protocol.decaying_changes if kind.decays else {})
+    )
     if kind.interval is not None and config.rule is not None:
         often: Any = {"every": protocol.intervals[kind.interval], "steps": protocol.update_steps}
         changes |= {"rule": dataclasses.replace(config.rule, **often)}

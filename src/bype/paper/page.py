@@ -50,7 +50,7 @@ def sections(records: Records, costs: Costs | None, pictures: dict[str, str]) ->
     rows = []
     for item in ITEMS.values():
         title = _title(item)
-        took = [f"{hours((item,), costs.paces, FULL, _SEEDS):,.0f}"] if costs else []
+        took = [_hours_of(item, costs)] if costs else []
         rows.append([f"[{title}](#{title.lower().replace(' ', '-')})", item.title, state(item, records), *took])
     yield from markdown(heads, rows)
     if costs:
@@ -67,6 +67,11 @@ def sections(records: Records, costs: Costs | None, pictures: dict[str, str]) ->
         yield f"State: {state(item, records)}."
 
 
+def _hours_of(item: Item, costs: Costs) -> str:
+    is_measured = any(cell.path in costs.paces for cell in item.cells)
+    return f"{hours((item,), costs.paces, FULL, _SEEDS):,.0f}" if is_measured else "not measured"
+
+
 def _hours(costs: Costs) -> Iterator[str]:
     """Say what the hours are, and how many a cell takes."""
     together = hours(tuple(ITEMS.values()), costs.paces, FULL, _SEEDS)
@@ -81,8 +86,10 @@ def _hours(costs: Costs) -> Iterator[str]:
 
 
 def _title(item: Item) -> str:
-    kind, number = ("Table", item.name[5:]) if item.is_table else ("Figure", item.name[6:])
-    return f"{kind} {number}"
+    for kind in ("table", "figure"):
+        if item.name.startswith(kind):
+            return f"{kind.capitalize()} {item.name.removeprefix(kind)}"
+    return item.name.capitalize()
 
 
 def draw_all(records: Records) -> dict[str, bytes]:
