@@ -8,7 +8,7 @@ import pytest
 
 from bype.data import writer as writer_module
 from bype.data.manifest import StoreError
-from bype.data.store import Store
+from bype.data.store import Store, is_store
 from bype.data.writer import StoreWriter
 
 RNG = np.random.default_rng(0)
@@ -181,3 +181,17 @@ def test_links_and_missing_or_cut_shards_are_refused(tmp_path):
         Store(tmp_path / "store").split("train")
     with pytest.raises(StoreError, match="bype data prepare"):
         Store(tmp_path)
+
+
+def test_a_gallery_with_a_manifest_of_its_own_is_no_store_and_a_damaged_store_is_one(tmp_path):
+    write(tmp_path / "store", num_train=30)
+    assert is_store(tmp_path / "store")
+    (tmp_path / "store" / "train-000000.rows").unlink()
+    assert is_store(tmp_path / "store")
+    write(tmp_path / "cut", num_train=30)
+    (tmp_path / "cut" / "manifest.json").write_text("{")
+    assert is_store(tmp_path / "cut")
+    (tmp_path / "gallery").mkdir()
+    assert not is_store(tmp_path / "gallery")
+    (tmp_path / "gallery" / "manifest.json").write_text('{"name": "My gallery", "icons": []}')
+    assert not is_store(tmp_path / "gallery")

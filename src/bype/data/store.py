@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bype.data.decode import decode_file
 from bype.data.files import FileError
-from bype.data.manifest import DTYPES, LABEL_DTYPE, Manifest, Shard, StoreError
+from bype.data.manifest import DTYPES, LABEL_DTYPE, Manifest, Shard, StoreError, shard_name
 from bype.data.order import Rows
 from bype.data.origins import origins_of, verify_origins
 from bype.data.stored import AGAIN, open_stored, verify_stored
@@ -135,8 +135,12 @@ def _close_all(descriptors: list[int]) -> None:
 
 
 def is_store(place: Path | str) -> bool:
-    """Tell whether a place is a store, and not data that one could be made of."""
-    return (Path(place) / "manifest.json").exists()
+    """Tell whether a place is a store, and not data that one could be made of; also if the store is damaged."""
+    manifest = Path(place) / "manifest.json"
+    if not manifest.is_file():
+        return False
+    # Galleries of pictures have manifests too.
+    return (manifest.parent / shard_name("train", 0, "rows")).exists() or b'"bype-store"' in manifest.read_bytes()
 
 
 class Store:
