@@ -412,11 +412,11 @@ def test_seconds_of_an_epoch_leave_out_the_time_between_two_processes(tmp_path):
 
 
 def test_hours_are_counted_by_hand():
-    """MNIST, k sweep, one seed: 500 steps an epoch, 450 epochs, a third of 100 steps for validation."""
+    """MNIST, k sweep, one seed: 500 steps an epoch, 500 epochs, a third of 100 steps for validation."""
     pace = Pace(step=0.01, update=0.02, draw=1e-5, classifier=0.05)
     paces = {cell.path: pace for cell in ITEMS["table5"].cells}
-    training = 450 * 0.01 * (500 + 100 / 3)
-    updates = [450 / k * 500 * 0.02 for k in (1, 10, 50, 100)]
+    training = 500 * 0.01 * (500 + 100 / 3)
+    updates = [500 / k * 500 * 0.02 for k in (1, 10, 50, 100)]
     expected = 4 * (training + 10_000 * 5000 * 1e-5) + sum(updates)
     assert hours((ITEMS["table5"],), paces, FULL, 1) == pytest.approx(expected / 3600)
     one = {"mnist/vae/bype": pace}
@@ -434,7 +434,7 @@ def test_the_cost_has_hours_for_every_item():
     for name in (*ITEMS, "all"):
         (line,) = (text for text in lines if text.startswith(f"{name} "))
         assert float(re.search(r"([0-9.,]+) h full", line)[1].replace(",", "")) > 0
-    assert "450 epochs" in lines[-1]
+    assert "500 epochs" in lines[-1]
 
 
 def test_the_cost_is_measured_and_kept_for_the_page(tmp_path, capsys, monkeypatch):
@@ -452,7 +452,7 @@ def test_the_cost_is_measured_and_kept_for_the_page(tmp_path, capsys, monkeypatc
     (tmp_path / "page.md").write_text(f"{BEGIN}{END}")
     assert main(["reproduce", "page", "--out", str(tmp_path), "--page", str(tmp_path / "page.md")]) == 0
     page = (tmp_path / "page.md").read_text()
-    one = 450 * pace.step * (500 + 100 / 3) + 10_000 * 5000 * pace.draw
+    one = 500 * pace.step * (500 + 100 / 3) + 10_000 * 5000 * pace.draw
     assert f"| MNIST | VAE | {one / 3600:,.1f} |  |" in page
     assert f"| not yet run | {3 * one / 3600:,.0f} |" in page
     (tmp_path / "cost.json").write_text("{}")

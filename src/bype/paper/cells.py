@@ -105,7 +105,7 @@ _REDUCED = Protocol(
     "PSVI for 50 batches every 2 epochs (for k = 1, 50, 100: every epoch, 4 and 8 epochs); "
     "measured on 1,000 test images, with 250 importance samples; "
     "classifiers of 2 epochs, measured on all test images; ConvHVAE and the residual network: 40 batches of 100, "
-    "learning rate 0.0002, PSVI for 4 batches every 20, measured on 100 test images with 50 importance samples",
+    "learning rate 0.0002, PSVI for 4 batches every 20 steps, measured on 100 test images with 50 importance samples",
     suffix="-reduced",
 )
 _SLOW = dataclasses.replace(

@@ -79,10 +79,16 @@ def _hours(costs: Costs) -> Iterator[str]:
     yield (
         f"*Hours in full* are estimated by `bype reproduce cost` for {_SEEDS} seeds, one process with {costs.threads} "
         f"thread{'s' if costs.threads > 1 else ''} and {ASSUMED_EPOCHS} epochs. Items share trainings: all of them "
-        f"together take {together:,.0f} hours. One cell without classifiers takes so many:"
+        f"together take {together:,.0f} hours.{_left_out(costs)} Hours of one cell with one seed, without classifiers:"
     )
     yield ""
     yield from markdown(*hours_by_prior(costs))
+
+
+def _left_out(costs: Costs) -> str:
+    paths = {cell.path for item in ITEMS.values() for cell in item.cells}
+    missing = len(paths - set(costs.paces))
+    return f" Of {len(paths)} cells, {missing} were not measured and are not counted." if missing else ""
 
 
 def _title(item: Item) -> str:
