@@ -98,10 +98,7 @@ def test_cells_follow_the_papers_protocol():
 def test_binarised_mnist_is_trained_as_mnist_is_but_on_bits():
     for prior in ("gaussian", "vamp", "ours-500"):
         bits, grey = (config_of(Cell(data, "vae", prior), FULL).to_fields() for data in ("binarised-mnist", "mnist"))
-        assert {field: bits[field] for field in bits if bits[field] != grey[field]} == {
-            "likelihood": "bernoulli",
-            "binarise": True,
-        }
+        assert {field: bits[field] for field in bits if bits[field] != grey[field]} == {"likelihood": "bernoulli"}
 
 
 def test_what_other_ways_of_training_change():

@@ -35,7 +35,7 @@ class _Prepare:
     seed: int = 0
     """Set the seed that decides which examples are set apart"""
     binarise: Flag = False
-    """Draw pixels of validation and test images black or white; bype train --binarise True draws those of training"""
+    """Read grey pixels as black or white, drawn by their grey value; training draws them anew in each step"""
 
 
 def data_prepare(words: list[str]) -> int:

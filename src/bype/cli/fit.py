@@ -198,7 +198,7 @@ def _store(options: _Fit) -> "Store":
     if is_store(options.data):
         if options.size is not None or options.label is not None:
             raise UsageError("a store is prepared already; leave out --size and --label")
-        _require_enough(Store(options.data))
+        _require_usable(Store(options.data))
         if not options.out.exists() or all(path.name == _REQUEST for path in options.out.iterdir()):
             _write_request(options)  # not into a folder that training may refuse
         return Store(options.data)
@@ -218,7 +218,7 @@ def _store(options: _Fit) -> "Store":
             prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
         say_skipped(prepared.skipped)
         say_unused(prepared.unused)
-        _require_enough(Store(folder))
+        _require_usable(Store(folder))
     except Exception:
         shutil.rmtree(folder, ignore_errors=True)  # the same command shall read the data again, once they are mended
         (options.out / _REQUEST).unlink()
@@ -229,7 +229,10 @@ def _store(options: _Fit) -> "Store":
     return Store(folder)
 
 
-def _require_enough(store: "Store") -> None:
+def _require_usable(store: "Store") -> None:
+    from bype.run.choice import require_normal
+
+    require_normal(store)
     if (count := store.manifest.splits["train"].num_rows) < _FEWEST:
         raise UsageError(f"{store.manifest.source} leaves {count} to train on; give at least 10 examples")
     if "validation" not in store.manifest.splits:

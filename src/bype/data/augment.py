@@ -1,4 +1,4 @@
-"""Flips and shifts of training images, and drawing them black and white."""
+"""Flips and shifts of training images."""
 
 from dataclasses import dataclass
 
@@ -39,21 +39,3 @@ class Augmentation:
         columns = torch.where(flip, width - 1 - columns, columns)
         pixels = (lines[:, :, None] * width + columns[:, None, :]).flatten(1)  # one gather is faster than two
         return x.flatten(2).gather(2, pixels[:, None].expand(-1, x.shape[1], -1)).view_as(x)
-
-
-def binarise(x: Tensor, numbers: Tensor) -> Tensor:
-    """Draw each pixel black or white, with its grey value as the probability of white.
-
-    Parameters
-    ----------
-    x
-        Pixels (byte + 0.5) / 256.
-    numbers
-        Random numbers of the same shape, uniform on [0, 1).
-
-    Examples
-    --------
-    >>> 256 * binarise((torch.tensor([0, 100, 255]) + 0.5) / 256, torch.tensor([0.0, 0.3, 0.9]))
-    tensor([  0.5000, 255.5000, 255.5000])
-    """
-    return ((255 * numbers < 256 * x - 0.5).to(x.dtype) * 255 + 0.5) / 256

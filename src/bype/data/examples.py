@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bype.data.manifest import PIXELS
 from bype.data.order import Order, Rows
 from bype.data.store import Split
 from bype.plates import to_bytes
@@ -30,9 +31,9 @@ class StoreSource:
         """Return the examples with these row numbers."""
         return self.read(indices.cpu().numpy())
 
-    def read(self, rows: Rows) -> Tensor:
-        """Return the examples with these row numbers."""
-        return as_model_input(torch.from_numpy(self.split.read(rows)).to(self._device))
+    def read(self, rows: Rows, bits_key: int | None = None) -> Tensor:
+        """Return the examples with these row numbers; ``bits_key`` is that of :meth:`bype.data.store.Split.read`."""
+        return as_model_input(torch.from_numpy(self.split.read(rows, bits_key)).to(self._device))
 
 
 def as_model_input(examples: Tensor) -> Tensor:
@@ -42,7 +43,7 @@ def as_model_input(examples: Tensor) -> Tensor:
 
 def as_stored(examples: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Turn examples as a model sees them into what a store of ``dtype`` holds: the inverse of ``as_model_input``."""
-    return to_bytes(examples) if dtype == "uint8" else examples.astype(np.float32)
+    return to_bytes(examples) if dtype in PIXELS else examples.astype(np.float32)
 
 
 def spread_rows(total: int, most: int) -> Rows:

@@ -14,7 +14,9 @@ import numpy as np
 from bype.data.files import FileError, to_json
 
 SPLITS = ("train", "validation", "test")
-DTYPES: dict[str, np.dtype[Any]] = {"uint8": np.dtype("u1"), "float32": np.dtype("<f4")}
+DTYPES: dict[str, np.dtype[Any]] = {"uint8": np.dtype("u1"), "binarised": np.dtype("u1"), "float32": np.dtype("<f4")}
+PIXELS = ("uint8", "binarised")
+"""The dtypes of images."""
 LABEL_DTYPE = np.dtype("<i4")
 
 _MAX_ROW_BYTES = 2**28
@@ -62,7 +64,8 @@ class Manifest:
     shape
         Of one example: (channels, height, width) for images, (features,) for vectors.
     dtype
-        ``uint8`` for pixels, ``float32`` for features.
+        ``uint8`` for pixels, ``float32`` for features; ``binarised`` for pixels that are read as black or white, drawn
+        with their grey value as the probability of white.
     classes
         Names of the labels 0, 1, …; empty without labels.
     names
@@ -120,6 +123,7 @@ def check_examples(shape: tuple[int, ...], dtype: str, names: tuple[str, ...]) -
     require(dtype in DTYPES, f"dtype must be {' or '.join(DTYPES)}")
     row_bytes = math.prod(shape) * DTYPES[dtype].itemsize
     require(row_bytes <= _MAX_ROW_BYTES, f"shape: one example would take more than {_MAX_ROW_BYTES >> 20} MiB")
+    require(dtype != "binarised" or (len(shape), shape[0]) == (3, 1), "dtype: only grey images can be binarised")
     require(len(names) in (0, shape[0]), f"names must be empty, or one for each of {shape[0]} features")
 
 

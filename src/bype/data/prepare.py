@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bype.data.digits import Digits
 from bype.data.manifest import DTYPES, Manifest
@@ -54,10 +53,9 @@ def prepare(
     validation, test
         How many examples, or below 1 what share, are set apart; the source's own default if left out.
     seed
-        Decides which examples are set apart, where that is random, and the black and white pixels.
+        Decides which examples are set apart, where that is random.
     binarise
-        Whether each pixel of validation and test images is drawn black or white, with its grey value as the probability
-        of white. Training images stay grey: training with ``binarise`` draws them anew in each step.
+        Whether each pixel is read as black or white, drawn with its grey value as the probability of white.
     is_for_training
         Whether columns of a table are refused whose digits float32 cannot hold. For a trained model this does not
         matter: it has its own scale of each column.
@@ -65,8 +63,9 @@ def prepare(
         Called with the number of examples done and in all.
     """
     opened = source if isinstance(source, Source) else open_source(source, options)
-    if binarise and opened.dtype != "uint8":
-        raise SourceError("only images can be drawn black and white; leave out --binarise")
+    if binarise and (opened.dtype != "uint8" or opened.shape[0] != 1):
+        raise SourceError("only grey images can be drawn black and white; leave out --binarise")
+    dtype = "binarised" if binarise else opened.dtype
     total = sum(pool.num_rows for pool in opened.pools)
     _check_space(opened, total, out)
     digits = Digits(*opened.shape) if len(opened.shape) == 1 and is_for_training else None
@@ -74,14 +73,13 @@ def prepare(
     with StoreWriter(
         out,
         opened.shape,
-        opened.dtype,
+        dtype,
         classes=opened.classes,
         names=opened.names,
-        source=opened.description + (", validation and test black and white" if binarise else ""),
+        source=opened.description,
         has_labels=opened.has_labels,
     ) as writer:
         for number, pool in enumerate(opened.pools):
-            bits_key = derive_key(seed, "bits", number)
             split_of = _division(pool, validation, test, derive_key(seed, "division", number))
             for positions, chunk in pool.read():
                 if digits is not None:
@@ -93,8 +91,6 @@ def prepare(
                     if chosen.any():
                         labels = None if chunk.labels is None else chunk.labels[chosen]
                         rows = np.asarray(chunk.rows[chosen], dtype=DTYPES[opened.dtype])
-                        if binarise and split != "train":
-                            rows = _black_and_white(rows, positions[chosen], bits_key)
                         writer.append(split, rows, labels, [origins[k] for k in np.flatnonzero(chosen)])
                 done += len(positions)
                 progress(done, total)
@@ -148,13 +144,6 @@ def _division(pool: Pool, validation: float | None, test: float | None, key: int
         return np.searchsorted([num_train, num_train + num_validation], place, side="right").astype(np.int64)
 
     return split_of
-
-
-def _black_and_white(rows: NDArray[np.uint8], positions: Rows, key: int) -> NDArray[np.uint8]:
-    """Draw pixels black or white; an image's draws depend on its position alone, and not on how chunks are cut."""
-    numbers = np.stack([np.random.default_rng((key, position)).random(rows.shape[1:]) for position in positions])
-    white: NDArray[np.uint8] = np.where(255 * numbers < rows, 255, 0).astype(np.uint8)
-    return white
 
 
 def _number(value: float, num_rows: int, name: str) -> int:

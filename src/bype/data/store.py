@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bype.data.decode import decode_file
 from bype.data.files import FileError
 from bype.data.manifest import DTYPES, LABEL_DTYPE, Manifest, Shard, StoreError, shard_name
-from bype.data.order import Rows
+from bype.data.order import Rows, derive_key, draw_bits
 from bype.data.origins import origins_of, verify_origins
 from bype.data.stored import AGAIN, open_stored, verify_stored
 from bype.suggestions import did_you_mean
@@ -35,6 +35,7 @@ class Split:
         self.shape = manifest.shape
         self._folder = folder
         self._dtype = DTYPES[manifest.dtype]
+        self.is_binarised = manifest.dtype == "binarised"
         self._content = manifest.splits[name]
         self._row_bytes = manifest.row_bytes
         self.classes = manifest.classes
@@ -60,11 +61,22 @@ class Split:
         """The bytes of one example on disk."""
         return self._row_bytes
 
-    def read(self, rows: Rows) -> NDArray[Any]:
-        """Return the examples (len(rows), *shape), as they are on disk."""
+    def read(self, rows: Rows, bits_key: int | None = None) -> NDArray[Any]:
+        """Return the examples (len(rows), *shape), as they are on disk; of a binarised store, drawn black and white.
+
+        Parameters
+        ----------
+        rows
+            The row numbers.
+        bits_key
+            Draws the pixels of a binarised store otherwise; without it, an example is the same whenever it is read.
+        """
         self._check(rows)
         raw = self._read(self._files, rows, self._row_bytes) if self._map is None else self._map[rows]
-        return raw.view(self._dtype).reshape(len(rows), *self.shape)
+        examples = raw.view(self._dtype).reshape(len(rows), *self.shape)
+        if not self.is_binarised:
+            return examples
+        return draw_bits(examples, rows, derive_key("bits", self.name) if bits_key is None else bits_key)
 
     def labels(self, rows: Rows) -> NDArray[np.int32]:
         """Return the labels (len(rows),)."""

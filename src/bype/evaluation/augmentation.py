@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bype.data.examples import StoreSource, TrainingOrder, as_stored
-from bype.data.manifest import Manifest
+from bype.data.manifest import PIXELS, Manifest
 from bype.data.order import derive_key
 from bype.data.store import Split, Store
 from bype.data.writer import StoreWriter
@@ -83,7 +83,7 @@ def classifier_error(
         loss = real_share * _loss(classifier, run.model.to_model_units(x), labels)
         if real_share < 1:
             made = generate_like(run.model, x, way, generator=generator_for(seed, "augmentation", step))
-            made = (255 * made).round() / 255 if store.manifest.dtype == "uint8" else made
+            made = (255 * made).round() / 255 if store.manifest.dtype in PIXELS else made
             loss = loss + (1 - real_share) * _loss(classifier, run.model.to_model_units(made), labels)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

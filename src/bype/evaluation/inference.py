@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bype.data.examples import as_model_input
+from bype.data.manifest import DTYPES
 from bype.distributions import Distribution
 from bype.evaluation.generation import embed
 from bype.evaluation.scores import log_likelihood_by_shared_draws
@@ -77,7 +78,7 @@ class Embedder:
 
     @staticmethod
     def _examples(values: Any, run: TrainedRun) -> Tensor:
-        shape, dtype = run.data.shape, np.dtype(run.data.dtype)
+        shape, dtype = run.data.shape, DTYPES[run.data.dtype]
         array = np.stack([np.asarray(value) for value in values]) if isinstance(values, list) else np.asarray(values)
         if array.dtype == object:  # each row is an array
             array = np.stack([np.asarray(value) for value in array])

@@ -35,7 +35,7 @@ class Density:
     num_samples: int
     scale: str
     """What the value is: ``unnormalised`` for the paper's squared error, ``density``, ``probability``, or
-    ``cross-entropy`` for a Bernoulli likelihood of grey pixels."""
+    ``cross-entropy`` for a Bernoulli likelihood, which is a probability if all pixels are black or white."""
     negative_log_likelihood: Estimate
     """On the likelihood's own scale; smaller is better. The error is over examples."""
     monte_carlo_error: float | None

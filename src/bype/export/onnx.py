@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from bype.data.files import FileError, new_folder, read_json, to_json, write_synced
+from bype.data.manifest import PIXELS
 from bype.data.sources.base import require_package
 from bype.export.graphs import Graph, Port, graphs_of
 from bype.run.opened import TrainedRun
@@ -125,7 +126,7 @@ def _description(run: TrainedRun, graphs: dict[str, Graph], files: dict[str, byt
         "data": data.source,
         "data_shape": data.shape,
         "data_dtype": data.dtype,
-        "from_bytes": "(byte + 0.5) / 256" if data.dtype == "uint8" else None,
+        "from_bytes": "(byte + 0.5) / 256" if data.dtype in PIXELS else None,
         "columns": data.names,
         "latent_dim": run.config.latent_dim,
         "log_likelihood_is": run.model.likelihood.value_kind,

@@ -135,7 +135,7 @@ class Kind:
 
 _OURS_5000: dict[str, Any] = {"components": 5000, "rule": TrackingSettings(live_points=64)}
 _AVERAGED: dict[str, Any] = {"average": 0.02}
-_BITS: dict[str, Any] = {"likelihood": "bernoulli", "binarise": True}
+_BITS: dict[str, Any] = {"likelihood": "bernoulli"}
 
 PRIORS = {
     **{prior: Kind(f"paper/{{}}/{prior}") for prior in ("gaussian", "vamp", "exemplar")},

@@ -166,9 +166,10 @@ def _binarised() -> Item:
     lines = tuple(Line(_labels(cell)[2:], cell, "nll", published.BINARISED.get(cell.prior)) for cell in cells)
     title = "Dynamically binarised MNIST: negative log-likelihood of black and white digits"
     note = (
-        "Nats, normalised, so that they compare with the literature. This table is not in the paper. The "
-        "column *paper* has the numbers of *VAE with a VampPrior* (Tomczak and Welling, 2018): the same network, warm-up, "
-        "patience and number of importance samples, and no limit of 600 epochs. In each step training images are drawn black and white anew; validation and test images were drawn once. It needs a store "
+        "Nats, normalised, so that they compare with the literature. This table is not in the paper. The column "
+        "*paper* has the numbers of *VAE with a VampPrior* (Tomczak and Welling, 2018): the same network, warm-up, "
+        "patience and number of importance samples, and no limit of 600 epochs. In each step training images are "
+        "drawn black and white anew; validation and test images always have the same draws. It needs a store "
         "`binarised-mnist`; see the guide."
     )
     return Item("binarised", title, ("prior",), lines, note)

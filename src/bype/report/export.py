@@ -8,6 +8,7 @@ import numpy as np
 
 from bype.data.examples import as_stored
 from bype.data.files import new_folder
+from bype.data.manifest import PIXELS
 from bype.data.store import Store
 from bype.data.writer import StoreWriter
 from bype.evaluation.pseudopoints import Coreset
@@ -73,13 +74,16 @@ def _write_table(points: Coreset, run: TrainedRun, path: Path) -> None:
 
 def _write_store(points: Coreset, run: TrainedRun, folder: Path) -> None:
     labels = None if points.label_mix is None else points.label_mix.argmax(1).astype(np.int32)
+    dtype = (
+        "uint8" if run.data.dtype in PIXELS else run.data.dtype
+    )  # points are grey, also among black and white images
     with StoreWriter(
         folder,
         run.data.shape,
-        run.data.dtype,
+        dtype,
         classes=run.data.classes,
         names=run.data.names,
         source=f"pseudocoreset of {run.data.source}, by weight",
         has_labels=labels is not None,
     ) as writer:
-        writer.append("train", as_stored(points.points, run.data.dtype), labels)
+        writer.append("train", as_stored(points.points, dtype), labels)

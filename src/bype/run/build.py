@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bype.data.scaling import Scaling
-from bype.data.store import Split, Store
+from bype.data.store import Split
 from bype.likelihoods import (
     PIXEL_RANGE,
     QUANTISATION_VARIANCE,
@@ -44,9 +44,6 @@ from bype.randomness import generator_for
 from bype.run.config import ConfigError, TrainingConfig
 from bype.span import Span, steps_per_epoch
 
-_LOOKED_AT = 100
-"""So many images tell whether a split is black and white."""
-
 
 def scaling_for(config: TrainingConfig, shape: tuple[int, ...]) -> Scaling | None:
     """Return a scaling that is not fitted yet, if the config asks for one and the examples are rows of a table."""
@@ -72,18 +69,6 @@ def require_known_classes(model: LatentModel, num_classes: int) -> None:
             f"a pseudo-point has the label {largest}, and the data have {num_classes} classes, counted from 0; "
             f"the run is damaged: train it again in another folder"
         )
-
-
-def require_bits(store: Store) -> None:
-    """Refuse a store whose validation or test images are grey, for a model that learns black and white ones."""
-    for name in ("validation", "test"):
-        if name in store.manifest.splits:
-            split = store.split(name)
-            if not np.isin(split.read(np.arange(min(_LOOKED_AT, len(split)))), (0, 255)).all():
-                raise ConfigError(
-                    f"binarise draws training images black and white, but {name} images are grey; make the store with: "
-                    f"bype data prepare --binarise"
-                )
 
 
 def require_fitting(config: TrainingConfig, shape: tuple[int, ...], num_train: int) -> None:

@@ -8,7 +8,7 @@ from bype.data.augment import Augmentation
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.store import Store
 from bype.models.linear_start import fit_linear
-from bype.run.config import TrainingConfig
+from bype.run.config import ConfigError, TrainingConfig
 
 MAX_COMPONENTS = 500
 _CHEAP_VALIDATION = 2000
@@ -45,6 +45,7 @@ def suitable_config(
         The dimensions of the latent space. If left out: 40, or half the columns of a table, and a fifth of the
         training examples if that is fewer.
     """
+    require_normal(store)
     num_train = store.manifest.splits["train"].num_rows
     shape = store.manifest.shape
     is_image = len(shape) == 3
@@ -70,6 +71,15 @@ def suitable_config(
         seed=seed,
     )
     return _with_augmentation(config, store) if is_image else config
+
+
+def require_normal(store: Store) -> None:
+    """Refuse black and white pixels: the settings are for normal likelihoods, which no bits have."""
+    if store.manifest.dtype == "binarised":
+        raise ConfigError(
+            f"the images of {store.folder} are drawn black and white, which `bype fit` and the estimator do not model; "
+            f"use bype train --likelihood bernoulli, or prepare the store without --binarise"
+        )
 
 
 def _with_augmentation(config: TrainingConfig, store: Store) -> TrainingConfig:

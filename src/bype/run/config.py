@@ -87,9 +87,6 @@ class TrainingConfig:
     dropout: float = advanced(0.0, "Drop this share of features in each training step of the network dense")
     flips: bool = advanced(False, "Flip half of the training images from left to right")
     shifts: int = advanced(0, "Shift each training image by up to this many pixels")
-    binarise: bool = advanced(
-        False, "Draw each pixel of a training image black or white in each step, with its grey value as the probability"
-    )
     decay: bool = advanced(False, "Lower the learning rate to zero over the length, along half a cosine")
     average: float = advanced(
         0.0, "Average the model over about this share of the steps so far, and keep the average; 0 keeps the model"
@@ -124,7 +121,6 @@ class TrainingConfig:
         _require(0 <= self.dropout < 1, f"dropout must be at least 0 and below 1, not {self.dropout}")
         _require(0 <= self.average < 1, f"average must be at least 0 and below 1, not {self.average}")
         _require(not self.dropout or self.network == "dense", "dropout is for the network dense alone")
-        _require(not self.binarise or self.likelihood == "bernoulli", "binarise is for the likelihood bernoulli alone")
         _require(0 <= self.shifts <= 64, f"shifts must be between 0 and 64 pixels, not {self.shifts}")
         _require(self.seed >= 0, f"seed must not be negative, not {self.seed}")
         if self.prior == "exemplar":

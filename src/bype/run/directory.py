@@ -237,7 +237,7 @@ def _newest(fields: Any) -> Any:
     version = fields.get("version") if isinstance(fields, dict) else None
     if version not in _READ_VERSIONS[:-1] or not isinstance(fields.get("config"), dict):
         return fields
-    added: dict[str, Any] = {"average": 0.0, "binarise": False}
+    added: dict[str, Any] = {"average": 0.0}
     if version < 4:
         added |= {"labelled": False, "points_start": "examples"}
     if version == 2:

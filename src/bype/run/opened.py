@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bype.data.examples import StoreSource
 from bype.data.files import to_json, write_synced
+from bype.data.manifest import PIXELS
 from bype.data.store import Store, is_store
 from bype.models.base import LatentModel
 from bype.priors import ExampleSource
@@ -141,7 +142,7 @@ class BlankSource:
 
     def take(self, indices: Tensor) -> Tensor:
         """Return mid-grey, or zeros for features."""
-        return torch.full((len(indices), *self._data.shape), 0.5 if self._data.dtype == "uint8" else 0.0)
+        return torch.full((len(indices), *self._data.shape), 0.5 if self._data.dtype in PIXELS else 0.0)
 
 
 def open_store(run: Path, identity: DataIdentity, moved_to: Path | None) -> Store:

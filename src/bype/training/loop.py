@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bype.data.augment import Augmentation, binarise
+from bype.data.augment import Augmentation
 from bype.data.examples import StoreSource, TrainingOrder
-from bype.data.order import Rows
+from bype.data.order import Rows, derive_key
 from bype.data.store import Split, Store
 from bype.distributed import Group
 from bype.models.linear_start import linear_batches, start_as_linear
@@ -23,7 +23,7 @@ from bype.networks.dense import draw_dropout
 from bype.objective import ELBOTerms
 from bype.pseudocoreset.settings import OwnSettings
 from bype.randomness import BatchSlice, generator_for
-from bype.run.build import labels_for, require_bits, require_fitting, require_known_classes, scaling_for
+from bype.run.build import labels_for, require_fitting, require_known_classes, scaling_for
 from bype.run.checkpoint import Checkpoint
 from bype.run.config import ConfigError, TrainingConfig
 from bype.run.directory import RunDirectory, RunError
@@ -98,8 +98,6 @@ def train(
         config = _with_own_rule(config, rule)
     identity = DataIdentity.of(store)
     require_fitting(config, identity.shape, identity.num_train)
-    if config.binarise:
-        require_bits(store)
     asked = json.dumps([config.to_fields(), identity.fingerprint], sort_keys=True)
     group.require_same(asked.encode(), "the config or the data")
     group.require_same_rounding(rounding())
@@ -242,7 +240,7 @@ class Trainer:
         batch = self._order.rows(step)
         part = self._group.part(len(batch))
         rows, noise = batch[part], BatchSlice(generator_for(seed, "latents", step), part, len(batch))
-        x = self._augmented(self._source.read(rows), part, len(batch))
+        x = self._augmented(self._source.read(rows, derive_key(seed, "bits", step)), part, len(batch))
         read = time.perf_counter()
         self._step.optimizer.set_rate(self._schedule.learning_rate(step))
         if self._config.dropout > 0:
@@ -338,14 +336,10 @@ class Trainer:
             start_as_linear(self.model, self._source, held_out, self._config.seed, self._augmentation)
 
     def _augmented(self, x: Tensor, part: slice, batch_size: int) -> Tensor:
-        seed, step = self._config.seed, self.state.step
-        if self._augmentation.changes_anything:
-            numbers = torch.rand(batch_size, 3, generator=generator_for(seed, "flips", step))
-            x = self._augmentation(x, numbers[part].to(x.device))
-        if self._config.binarise:
-            numbers = torch.rand(batch_size, *x.shape[1:], generator=generator_for(seed, "bits", step))
-            x = binarise(x, numbers[part].to(x.device))
-        return x
+        if not self._augmentation.changes_anything:
+            return x
+        numbers = torch.rand(batch_size, 3, generator=generator_for(self._config.seed, "flips", self.state.step))
+        return self._augmentation(x, numbers[part].to(x.device))
 
     def _with_heartbeat(self, split: Split) -> StoreSource:
         return _HeartbeatSource(split, self._reporter, self._device)
@@ -375,6 +369,6 @@ class _HeartbeatSource(StoreSource):
         super().__init__(split, device)
         self._reporter = reporter
 
-    def read(self, rows: Rows) -> Tensor:
+    def read(self, rows: Rows, bits_key: int | None = None) -> Tensor:
         self._reporter.beat()
-        return super().read(rows)
+        return super().read(rows, bits_key)
