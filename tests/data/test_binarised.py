@@ -138,6 +138,15 @@ def test_a_run_knows_that_its_images_were_black_and_white(folder, run, tmp_path,
     assert evaluation["evaluations"][0]["density"]["scale"] == "cross-entropy"
 
 
+def test_bytes_of_0_and_1_are_not_taken_for_bits(tmp_path):
+    images = np.random.default_rng(0).integers(0, 2, (60, 8, 8), dtype=np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    prepare(tmp_path / "images.npy", tmp_path / "store")
+    with pytest.raises(ConfigError, match="multiply them by 255"):
+        train(small_config(likelihood="bernoulli", prior="gaussian"), tmp_path / "store", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_fit_and_the_estimator_refuse_bits(folder, tmp_path, capsys):
     assert main(["fit", str(folder / "bits"), "--out", str(tmp_path / "run")]) != 0
     assert "drawn black and white" in capsys.readouterr().err

@@ -101,6 +101,12 @@ def test_binarised_mnist_is_trained_as_mnist_is_but_on_bits():
         assert {field: bits[field] for field in bits if bits[field] != grey[field]} == {"likelihood": "bernoulli"}
 
 
+def test_grey_images_are_not_taken_for_binarised_mnist(stores, tmp_path, capsys):
+    shutil.copytree(stores / "mnist", tmp_path / "stores" / "binarised-mnist")
+    assert main(command(tmp_path / "stores", tmp_path / "out", "binarised", "--only", "gaussian")) == 1
+    assert "is not binarised; make it with: bype data prepare --binarise" in capsys.readouterr().out
+
+
 def test_what_other_ways_of_training_change():
     rate = {"length", "warm_up", "patience", "learning_rate", "normalise_gradients", "decay"}
     for protocol, changed in ((FULL, rate), (REDUCED, {"decay"})):

@@ -100,6 +100,8 @@ def _fill_if_missing(
     folder, store = out / protocol.mark(cell.name), Store(data)
     for split in ("train", "validation", "test"):
         store.split(split)  # raises if there is none
+    if cell.data == "binarised-mnist" and store.manifest.dtype != "binarised":
+        raise RunError(f"{data} is not binarised; make it with: bype data prepare --binarise")
     if _is_done(folder, lines, protocol, store):
         tell("done before")
         return

@@ -44,6 +44,9 @@ from bype.randomness import generator_for
 from bype.run.config import ConfigError, TrainingConfig
 from bype.span import Span, steps_per_epoch
 
+_LOOKED_AT = 100
+"""So many examples tell which bytes there are."""
+
 
 def scaling_for(config: TrainingConfig, shape: tuple[int, ...]) -> Scaling | None:
     """Return a scaling that is not fitted yet, if the config asks for one and the examples are rows of a table."""
@@ -69,6 +72,12 @@ def require_known_classes(model: LatentModel, num_classes: int) -> None:
             f"a pseudo-point has the label {largest}, and the data have {num_classes} classes, counted from 0; "
             f"the run is damaged: train it again in another folder"
         )
+
+
+def require_white(config: TrainingConfig, train: Split) -> None:
+    """Refuse bits that are kept as bytes 0 and 1: to a Bernoulli likelihood they would be nearly the same black."""
+    if config.likelihood == "bernoulli" and train.read(np.arange(min(_LOOKED_AT, len(train)))).max() <= 1:
+        raise ConfigError("images have bytes of 0 and 1 only, and 255 is white; multiply them by 255 first")
 
 
 def require_fitting(config: TrainingConfig, shape: tuple[int, ...], num_train: int) -> None:

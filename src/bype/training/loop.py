@@ -23,7 +23,7 @@ from bype.networks.dense import draw_dropout
 from bype.objective import ELBOTerms
 from bype.pseudocoreset.settings import OwnSettings
 from bype.randomness import BatchSlice, generator_for
-from bype.run.build import labels_for, require_fitting, require_known_classes, scaling_for
+from bype.run.build import labels_for, require_fitting, require_known_classes, require_white, scaling_for
 from bype.run.checkpoint import Checkpoint
 from bype.run.config import ConfigError, TrainingConfig
 from bype.run.directory import RunDirectory, RunError
@@ -98,6 +98,7 @@ def train(
         config = _with_own_rule(config, rule)
     identity = DataIdentity.of(store)
     require_fitting(config, identity.shape, identity.num_train)
+    require_white(config, store.split("train"))
     asked = json.dumps([config.to_fields(), identity.fingerprint], sort_keys=True)
     group.require_same(asked.encode(), "the config or the data")
     group.require_same_rounding(rounding())
