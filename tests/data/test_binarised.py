@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from bype import ByPEVAE
 from bype.cli import main
+from bype.data.bits import draw_bits
 from bype.data.examples import as_model_input
 from bype.data.manifest import StoreError
-from bype.data.order import draw_bits
 from bype.data.prepare import prepare
 from bype.data.sources import SourceError
 from bype.data.store import Store

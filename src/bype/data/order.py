@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
-_Words = NDArray[np.uint64]
+Words = NDArray[np.uint64]
 
 _SORTED_BELOW = 1024
 """Domains smaller than this are shuffled by sorting, because a Feistel network on few bits mixes badly."""
@@ -30,30 +30,12 @@ def derive_key(*parts: int | str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
-def _mix(words: _Words) -> _Words:
+def mix(words: Words) -> Words:
     """Scramble 64-bit words one to one (the finaliser of splitmix64)."""
     words = words + np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
-
-
-def draw_bits(grey: NDArray[np.uint8], rows: Rows, key: int) -> NDArray[np.uint8]:
-    """Draw pixels (N, ...) of some rows black or white, with the grey value as the probability of white.
-
-    A pure function of the key, the row and the pixel's place: which rows are drawn together makes no difference.
-
-    Examples
-    --------
-    >>> draw_bits(np.array([[0, 100, 100, 255]], dtype=np.uint8), np.array([8]), key=1)
-    array([[  0,   0, 255, 255]], dtype=uint8)
-    """
-    size = grey[0].size if len(grey) else 1
-    places = rows.astype(np.uint64)[:, None] * np.uint64(size) + np.arange(size, dtype=np.uint64)
-    words = _mix(places ^ _mix(np.array([key], dtype=np.uint64)))
-    # 24 bits, scaled to 0..254: a byte of 0 is never above them, one of 255 always.
-    levels = (((words >> np.uint64(40)) * np.uint64(255)) >> np.uint64(24)).astype(np.uint8)
-    return np.where(grey > levels.reshape(grey.shape), np.uint8(255), np.uint8(0))
 
 
 class KeyedPermutation:
@@ -82,13 +64,13 @@ class KeyedPermutation:
         self._table: Rows | None = None
         self._inverse_table: Rows | None = None
         if size < _SORTED_BELOW:
-            # _mix is one to one, so no two elements compare equal and the order is unique.
-            words = _mix(np.arange(size, dtype=np.uint64) + _mix(np.array([key], dtype=np.uint64)))
+            # mix is one to one, so no two elements compare equal and the order is unique.
+            words = mix(np.arange(size, dtype=np.uint64) + mix(np.array([key], dtype=np.uint64)))
             self._table = np.argsort(words).astype(np.int64)
             self._inverse_table = np.argsort(self._table).astype(np.int64)
         self._half_bits = np.uint64(((size - 1).bit_length() + 1) // 2)
         self._mask = np.uint64((1 << int(self._half_bits)) - 1)
-        self._round_keys = _mix(np.arange(1, _NUM_ROUNDS + 1, dtype=np.uint64) * np.uint64(key | 1) + np.uint64(key))
+        self._round_keys = mix(np.arange(1, _NUM_ROUNDS + 1, dtype=np.uint64) * np.uint64(key | 1) + np.uint64(key))
 
     def __call__(self, positions: Rows) -> Rows:
         """Return the element at each position."""
@@ -110,14 +92,14 @@ class KeyedPermutation:
             outside = words >= np.uint64(self.size)
         return words.astype(np.int64)
 
-    def _feistel(self, words: _Words, forward: bool) -> _Words:
+    def _feistel(self, words: Words, forward: bool) -> Words:
         left, right = words >> self._half_bits, words & self._mask
         if forward:
             for key in self._round_keys:
-                left, right = right, left ^ (_mix(right ^ key) & self._mask)
+                left, right = right, left ^ (mix(right ^ key) & self._mask)
         else:
             for key in self._round_keys[::-1]:
-                left, right = right ^ (_mix(left ^ key) & self._mask), left
+                left, right = right ^ (mix(left ^ key) & self._mask), left
         return (left << self._half_bits) | right
 
 

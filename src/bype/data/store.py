@@ -13,10 +13,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from bype.data.bits import draw_bits
 from bype.data.decode import decode_file
 from bype.data.files import FileError
 from bype.data.manifest import DTYPES, LABEL_DTYPE, Manifest, Shard, StoreError, shard_name
-from bype.data.order import Rows, derive_key, draw_bits
+from bype.data.order import Rows, derive_key
 from bype.data.origins import origins_of, verify_origins
 from bype.data.stored import AGAIN, open_stored, verify_stored
 from bype.suggestions import did_you_mean

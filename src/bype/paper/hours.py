@@ -98,6 +98,11 @@ def hours(items: tuple[Item, ...], paces: Mapping[str, Pace], protocol: Protocol
     return total / 3600
 
 
+def is_measured(item: Item, paces: Mapping[str, Pace]) -> bool:
+    """Tell whether the pace of any cell of an item is known."""
+    return any(cell.path in paces for cell in item.cells)
+
+
 @dataclass(frozen=True)
 class Costs:
     """What was measured on a machine, for the page."""
@@ -128,7 +133,7 @@ class Costs:
 def lines_of(costs: Costs, seeds: int) -> Iterator[str]:
     """Say for every item of which something was measured how long it takes, and all of them together."""
     paces = costs.paces
-    measured = [item for item in ITEMS.values() if any(cell.path in paces for cell in item.cells)]
+    measured = [item for item in ITEMS.values() if is_measured(item, paces)]
     for title, items in [*((item.name, (item,)) for item in measured), ("all", tuple(measured))]:
         full, reduced = (hours(items, paces, protocol, seeds) for protocol in (FULL, REDUCED))
         cells = len([cell for cell, _ in cells_of(items, seeds) if cell.path in paces])

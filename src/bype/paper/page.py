@@ -6,7 +6,7 @@ from pathlib import Path
 from bype.data.files import FileError, write_atomic
 from bype.paper.cells import FULL, PROTOCOLS, REDUCED
 from bype.paper.figures import figure
-from bype.paper.hours import ASSUMED_EPOCHS, Costs, hours, hours_by_prior
+from bype.paper.hours import ASSUMED_EPOCHS, Costs, hours, hours_by_prior, is_measured
 from bype.paper.items import ITEMS, Item
 from bype.paper.records import Records
 from bype.paper.tables import markdown, table
@@ -68,8 +68,7 @@ def sections(records: Records, costs: Costs | None, pictures: dict[str, str]) ->
 
 
 def _hours_of(item: Item, costs: Costs) -> str:
-    is_measured = any(cell.path in costs.paces for cell in item.cells)
-    return f"{hours((item,), costs.paces, FULL, _SEEDS):,.0f}" if is_measured else "not measured"
+    return f"{hours((item,), costs.paces, FULL, _SEEDS):,.0f}" if is_measured(item, costs.paces) else "not measured"
 
 
 def _hours(costs: Costs) -> Iterator[str]:
