@@ -3,8 +3,6 @@
 Shape letters: ``M`` pseudo-points, ``B`` examples, ``D`` latent dimensions.
 """
 
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,9 +17,6 @@ from bype.pseudocoreset.coreset import Pseudocoreset
 from bype.pseudocoreset.prior import pseudocoreset_prior_of
 from bype.pseudocoreset.rule import PeriodicRule
 from bype.randomness import RowRandomness
-
-_WINDOW = 100
-"""Steps whose mean is compared with that of as many before."""
 
 
 class ELBOAscent(PeriodicRule):
@@ -86,26 +81,6 @@ class ELBOAscent(PeriodicRule):
 
     def accepts(self, kl_before: float, kl_after: float) -> bool:
         return kl_after <= kl_before
-
-    def has_settled(self, objectives: Sequence[float]) -> bool:
-        """Tell whether the newest steps gained less than the noise of batches, so that an update may end.
-
-        The mean over the newest steps is compared with the mean over as many steps before. This is done only now and
-        then: a comparison at every step would end the update at the first unlucky one.
-
-        Examples
-        --------
-        >>> rule = ELBOAscent(Pseudocoreset(torch.rand(4, 3), total=10))
-        >>> rule.has_settled([0.01 * step for step in range(200)])
-        False
-        >>> rule.has_settled([step % 2 for step in range(200)])
-        True
-        """
-        if len(objectives) < 2 * _WINDOW or len(objectives) % _WINDOW:
-            return False
-        before, newest = objectives[-2 * _WINDOW : -_WINDOW], objectives[-_WINDOW:]
-        noise = ((statistics.variance(before) + statistics.variance(newest)) / _WINDOW) ** 0.5
-        return bool(statistics.mean(newest) - statistics.mean(before) < noise)
 
     def update_step(
         self, model: LatentModel, x: Tensor, *, generator: RowRandomness = None, group: Group | None = None

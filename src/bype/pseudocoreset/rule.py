@@ -121,10 +121,6 @@ class PeriodicRule(Rule, ABC):
             The processes that share the batch, if there are several; ``x`` is then the part of it that is here.
         """
 
-    def has_settled(self, objectives: Sequence[float]) -> bool:
-        """Tell whether an update may end before its last batch."""
-        return False
-
     def accepts(self, kl_before: float, kl_after: float) -> bool:
         """Tell whether an update is kept, given the validation KL before and after it."""
         return True
@@ -144,8 +140,6 @@ class PeriodicRule(Rule, ABC):
         for item in batches:
             batch = item if isinstance(item, UpdateBatch) else UpdateBatch(item, generator)
             objectives.append(self.update_step(model, batch.x, generator=batch.generator, group=batch.group))
-            if self.has_settled(objectives):
-                break
         if not objectives:
             raise ValueError("an update needs at least one batch of training examples")
         found = {"steps": len(objectives), "objective_first": objectives[0], "objective_last": objectives[-1]}

@@ -82,7 +82,7 @@ class AscentSettings:
 
     name: Literal["ascent"] = "ascent"
     every: str = setting("5 epochs", "Update this often")
-    steps: int = setting(100, "Take at most this many batches in an update")
+    steps: int = setting(100, "Take this many batches in an update")
     batch_size: int = setting(1000, "Take this many examples in a batch of an update")
     step_size: float = setting(0.01, "Set Adam's step size on the points, in units of the data")
 
