@@ -2,7 +2,7 @@
 
 Run from the root of the repository, while nothing else runs::
 
-    python benchmarks/own_data.py --images FOLDER --tables FOLDER --faces FOLDER --out results/own-data
+    python benchmarks/own_data.py --images FOLDER --tables FOLDER --faces FOLDER --celeba FOLDER --out results/own-data
     python benchmarks/own_data.py --out results/own-data --page
 
 ``--images`` holds the folders ``fashion-mnist`` and ``cifar10``, as they are downloaded; ``--tables`` the ``.npz``

@@ -1,10 +1,10 @@
-"""Is another library's VAE better? Train the VAE and the VAMP of pythae on sets of own_data.py, for the same minutes.
+"""Is another library's VAE better? Train the VAE and the VAMP of pythae on sets of own_data.py.
 
 pythae is no dependency of this project. Give it an environment of its own, and run there::
 
     python -m venv peers && peers/bin/pip install torch==2.13.0 . && peers/bin/pip install --no-deps pythae==0.1.2
     peers/bin/pip install cloudpickle imageio 'pydantic>=2' scipy tqdm
-    peers/bin/python benchmarks/peers.py --images FOLDER --faces FOLDER --out results/own-data-peers
+    peers/bin/python benchmarks/peers.py --images FOLDER --faces FOLDER --minutes 5 --out results/own-data-peers
     python benchmarks/peers.py --out results/own-data-peers --page
 
 ``--images`` and ``--faces`` are as in own_data.py. A set is prepared as by ``bype fit``; if its examples are not those

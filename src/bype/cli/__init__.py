@@ -17,7 +17,7 @@ _COMMANDS = {
     ("fit",): ("fit", "DATA --out RUN", "prepare, train, evaluate and report in one go"),
     ("sample",): ("generate", "RUN --out PNG", "generate examples, also similar to given ones"),
     ("reconstruct",): ("generate", "RUN --out PNG", "show examples and their reconstructions"),
-    ("interpolate",): ("generate", "RUN --out PNG", "show the way from one example to another"),
+    ("interpolate",): ("generate", "RUN --out PNG", "interpolate between examples"),
     ("coreset",): ("generate", "RUN --out DIR", "show the pseudocoreset by weight, and export it"),
     ("embed",): ("embed", "RUN --out DIR", "write the latent means of a split, or of new data"),
     ("score",): ("score", "RUN --out FILE", "score each example, to find unusual ones"),
@@ -30,11 +30,11 @@ _COMMANDS = {
     ("data", "check"): ("data", "STORE", "verify a store and show what is in it"),
     ("recipes",): ("train", "", "list the recipes of bype train"),
     ("train",): ("train", "[RECIPE] --data STORE --out RUN", "train a model, or resume a run"),
-    ("evaluate",): ("evaluate", "RUN", "measure likelihood, prior gap, kNN accuracy, map"),
+    ("evaluate",): ("evaluate", "RUN", "measure likelihood, prior gap and kNN accuracy, draw a map"),
     ("augment",): ("augment", "RUN", "train classifiers with generated examples"),
     ("reproduce", "list"): ("reproduce", "", "name the paper's tables and figures, and what was run"),
-    ("reproduce", "cost"): ("reproduce", "", "estimate the hours that each of them takes on this machine"),
-    ("reproduce", "page"): ("reproduce", "--out DIR --page MD", "print all of them from the records"),
+    ("reproduce", "cost"): ("reproduce", "", "estimate the hours of each on this machine"),
+    ("reproduce", "page"): ("reproduce", "--out DIR --page MD", "write them all into a page, from the records"),
     ("reproduce",): ("reproduce", "ITEM --stores DIR --out DIR", "make a table or figure of the paper"),
 }
 _HEADINGS = {
@@ -93,7 +93,7 @@ def _usage() -> str:
         lines += f"\n{_HEADINGS[name]}\n" if name in _HEADINGS else ""
         lines += f"  {call}\n      {text}\n" if is_narrow else f"  {call:<{width}}  {text}\n"
     more = "Add --help to a command to see its options and an example.\nEach takes --json and --quiet.\n"
-    more += "For completion in your shell: bype --print-completion bash\n(or zsh).\n"
+    more += "For the version: bype --version\nFor completion in your shell: bype --print-completion bash\n(or zsh).\n"
     return f"usage: bype COMMAND ...\n{lines}\n{more}"
 
 

@@ -36,7 +36,8 @@ class _Fit:
     minutes: float = 2.5
     """Train for this long; preparing, evaluating and reporting take extra time"""
     size: MaybeCount = None
-    """Crop images to a square, and resize them to N x N pixels; to 64 if they are larger or differ"""
+    """Crop images to a square and resize them to N x N pixels; if left out, only images larger than 64, or of
+    different sizes, become 64 x 64"""
     label: MaybeName = None
     """Take labels from this column of a table"""
     seed: int = 0

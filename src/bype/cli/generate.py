@@ -8,6 +8,7 @@ from bype.cli.options import (
     ExampleNames,
     Flag,
     Force,
+    MaybeCount,
     MaybeName,
     MaybePath,
     Numbers,
@@ -24,23 +25,24 @@ class _Sample:
     run: RunFolder
     """Open this run directory"""
     out: Path
-    """Write a picture of them to this .png file, or numbers to .npy, or features to .csv"""
-    count: int | None = None
-    """Generate this many, 64 if left out; with --component, --heaviest or --like, 9 for each of them"""
+    """Write the examples to this file: a picture to .png, numbers to .npy, rows of a table to .csv"""
+    count: MaybeCount = None
+    """Generate this many, 64 if left out; with --component, --heaviest or --like, this many for each, 9 if left out"""
     component: Numbers = ()
     """Draw from these components of the prior (bype coreset shows their numbers); a line for each"""
     label: MaybeName = None
-    """Draw from the pseudo-points of this class; a run with labelled points has these"""
+    """Draw from the pseudo-points of this class; works only if the points have labels"""
     heaviest: int = 0
     """Draw from this many components of largest weight; a line for each"""
     like: ExampleNames = ()
     """Generate examples like these: image files, or row numbers of --split; a picture also shows these"""
     noise: Flag = False
-    """Draw images from the likelihood, as in the paper's Algorithm 1, not its mean; rows of a table are always drawn"""
+    """Draw pixels from the likelihood, as in the paper's Algorithm 1; if left out, show its mean. Rows of a table
+    are always drawn"""
     data: MaybePath = None
     """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None
-    """Count row numbers in this split; if left out, in test, or else validation, or else train"""
+    """Take row numbers from this split; if left out, from test, or else validation, or else train"""
     seed: int = 0
     """Set the seed of all random numbers"""
     force: Force = False
@@ -115,7 +117,7 @@ class _Reconstruct:
     data: MaybePath = None
     """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None
-    """Count row numbers in this split; if left out, in test, or else validation, or else train"""
+    """Take row numbers from this split; if left out, from test, or else validation, or else train"""
     force: Force = False
 
 
@@ -152,21 +154,22 @@ class _Interpolate:
     run: RunFolder
     """Open this run directory"""
     out: Path
-    """Write a picture of them to this .png file, or numbers to .npy, or features to .csv"""
+    """Write the examples to this file: a picture to .png, numbers to .npy, rows of a table to .csv"""
     between: ExampleNames = ()
-    """Join pairs of these: image files, or row numbers of --split (default: 16, evenly spread); a line for each pair"""
+    """Interpolate between pairs of these: image files, or row numbers of --split; if left out, 16 rows, evenly
+    spread. Each pair is a line"""
     steps: int = 10
     """Show this many examples in a line, both ends included"""
     data: MaybePath = None
     """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None
-    """Count row numbers in this split; if left out, in test, or else validation, or else train"""
+    """Take row numbers from this split; if left out, from test, or else validation, or else train"""
     force: Force = False
 
 
 def interpolate(words: list[str]) -> int:
-    """Show the way from one example to another."""
-    options = parse(_Interpolate, words, "bype interpolate", "Show the way from one example to another.")
+    """Interpolate between examples."""
+    options = parse(_Interpolate, words, "bype interpolate", "Interpolate between examples.")
     from bype.evaluation import generation
     from bype.run.opened import TrainedRun
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO
 
-HELP = "With --json it prints its result as one JSON object, with --quiet only errors."
+HELP = "Add --json to print the result as one JSON object, or --quiet to print only errors."
 _found: dict[str, Any] = {}
 
 

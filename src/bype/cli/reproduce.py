@@ -25,7 +25,7 @@ class _Reproduce:
     shard: Annotated[str | None, quiet("I/N")] = None
     """Do the part of worker I of N, counted from 0, such as 2/8"""
     reduced: Flag = False
-    """Take the reduced protocol, minutes for a cell instead of hours; its numbers are marked as reduced"""
+    """Use the reduced protocol: a cell takes minutes instead of hours, and its numbers are marked as reduced"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class _Page:
     out: Path
     """Read the records in this folder"""
     page: Path
-    """Write the tables into this Markdown file, between its marks; figures go to pictures/paper beside it"""
+    """Write the tables into this Markdown file, between the two comment lines that docs/results/paper.md has; figures
+    go to pictures/paper beside it"""
 
 
 def reproduce_list(words: list[str]) -> int:

@@ -12,9 +12,9 @@ from bype.cli.output import result
 
 _ABOUT = """Share the model of a run: write a folder, or upload it to the Hugging Face hub.
 
-It has the config, the model, its evaluation and audit, a picture of the points and a model card. It has no
-data files, no path, and no name of a machine or user. But the points may be nearly equal to training examples: see bype
-audit. Log in to the hub first, with: hf auth login"""
+The folder or repository has the config, the model, its evaluation and audit, a picture of the points and a model
+card. It has no data files, no paths, and no names of machines or users. But the points may be nearly equal to
+training examples: see bype audit. Log in to the hub first, with: hf auth login"""
 
 
 @dataclass(frozen=True)

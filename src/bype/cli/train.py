@@ -108,10 +108,13 @@ def train(words: list[str]) -> int:
     if "--print-config" in words:  # needs neither data nor out
         words += [] if "--data" in words else ["--data", "."]
         words += [] if "--out" in words else ["--out", "."]
-    whose = f"of {name}" if name else "of a VAE with a tracked pseudocoreset; a recipe has its own, see bype recipes"
-    description = f"Train a model, or resume the run in --out.\n\nDefaults are those {whose}." + (
-        "" if show_all else "\n\nTo see all options, use --help-all."
-    )
+    description = "Train a model, or resume the run in --out.\n\n"
+    if name:
+        description += f"Defaults are those of {name}."
+    else:
+        description += "RECIPE names a set of defaults, such as fashion-mnist/vae/bype, and comes first; bype recipes "
+        description += "lists all. Without it, defaults are those of a VAE with a tracked pseudocoreset."
+    description += "" if show_all else "\n\nTo see all options, use --help-all."
     options_class = _train_options(base, hide_advanced=wants_help and not show_all)
     options = parse(options_class, words, "bype train [RECIPE]", description)
     config = _config(options, base)

@@ -28,7 +28,8 @@ def overview(records: Records) -> Iterator[str]:
     width = max(map(len, ITEMS))
     for item in ITEMS.values():
         yield f"{item.name:<{width}}  {item.title}"
-        yield f"{'':<{width}}    {len(item.cells)} cells; {state(item, records)}"
+        cells = "1 cell" if len(item.cells) == 1 else f"{len(item.cells)} cells"
+        yield f"{'':<{width}}    {cells}; {state(item, records)}"
     yield ""
     for protocol in (FULL, REDUCED):
         yield f"{protocol.name}: {protocol.text}"

@@ -55,10 +55,13 @@ class PSVISettings:
     steps: int | None = setting(None, "Take this many batches in an update; a pass over the training split if left out")
     batch_size: int | None = setting(None, "Take this many examples in a batch of an update; as in training by default")
     step_size: float = setting(0.1, "Set the step size; the paper takes the better of 0.1 and 0.5")
-    optimiser: Literal["adam", "plain"] = setting("adam", "Step as the authors' program does (adam), or as printed")
+    optimiser: Literal["adam", "plain"] = setting(
+        "adam", "Step with Adam, as the authors' program does (adam), or plainly, as in the paper's text (plain)"
+    )
     draws: int | None = setting(None, "Draw this many latents in a step; as many as points if left out")
     centring: Literal["samples", "pixels"] = setting(
-        "samples", "Centre gradients over samples, as printed, or over pixels, as the authors' program does"
+        "samples",
+        "Centre gradients over draws, as in the paper's text (samples), or over pixels, as in the authors' program",
     )
 
     def __post_init__(self) -> None:
