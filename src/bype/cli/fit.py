@@ -158,7 +158,9 @@ class _Request:
 
     @classmethod
     def of(cls, options: _Fit) -> "_Request":
-        data = str(Path(options.data).absolute()) if Path(options.data).exists() else options.data
+        from bype.data.sources.hub import PREFIX
+
+        data = options.data if options.data.startswith(PREFIX) else str(Path(options.data).absolute())
         return cls(data, options.minutes, options.size, options.label, options.seed)
 
 
@@ -195,6 +197,7 @@ def _store(options: _Fit) -> "Store":
     from bype.data.prepare import prepare, with_workable_size
     from bype.data.sources import SourceOptions
     from bype.data.store import Store, is_store
+    from bype.data.writer import partial_of
 
     if is_store(options.data):
         if options.size is not None or options.label is not None:
@@ -206,7 +209,9 @@ def _store(options: _Fit) -> "Store":
     folder = options.out / "store"
     if folder.exists():
         return Store(folder)
-    if options.out.exists() and any(path.name not in (_REQUEST, ".store.partial") for path in options.out.iterdir()):
+    if options.out.exists() and any(
+        path.name not in (_REQUEST, partial_of(folder).name) for path in options.out.iterdir()
+    ):
         raise UsageError(f"{options.out} exists and is not empty; choose another --out")
     asked = SourceOptions(label=options.label, size=options.size)
     chosen = with_workable_size(options.data, asked)
@@ -214,15 +219,19 @@ def _store(options: _Fit) -> "Store":
         say(f"images are cropped and resized to {chosen.size} x {chosen.size} pixels; --size sets another size")
     options.out.mkdir(parents=True, exist_ok=True)
     _write_request(options)  # before the store, so that no other command can take it for its own
+    is_ours = False
     try:
         with progress_bar("preparing") as report:
             prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
+        is_ours = True
         say_skipped(prepared.skipped)
         say_unused(prepared.unused)
         _require_usable(Store(folder))
     except Exception:
-        shutil.rmtree(folder, ignore_errors=True)  # the same command shall read the data again, once they are mended
-        (options.out / _REQUEST).unlink()
+        if is_ours:  # the same command shall read the data again, once they are mended
+            shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            (options.out / _REQUEST).unlink(missing_ok=True)
         raise
     counts = ", ".join(f"{split.num_rows:,} {name}" for name, split in prepared.manifest.splits.items())
     skipped = f"; {len(prepared.skipped)} files were skipped, see above" if prepared.skipped else ""

@@ -130,4 +130,16 @@ def _refuse_others(folder: Path, known: Collection[str]) -> None:
 
 def to_json(content: Any) -> bytes:
     """Return JSON text, always the same for the same content."""
-    return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode(errors="backslashreplace")  # a path may hold bytes that are no UTF-8; JSON can escape them
+
+
+def printable(name: str) -> str:
+    r"""Return the name of a file or folder as text that can be shown; what is no UTF-8 becomes ``\xNN``.
+
+    Examples
+    --------
+    >>> print(printable(b"caf\xe9".decode(errors="surrogateescape")))
+    caf\xe9
+    """
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")

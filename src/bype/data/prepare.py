@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bype.data.digits import Digits
+from bype.data.files import printable
 from bype.data.manifest import DTYPES, Manifest
 from bype.data.order import KeyedPermutation, Rows, derive_key
 from bype.data.sources import DifferentSizesError, Pool, Source, SourceError, SourceOptions, open_source
@@ -74,9 +75,9 @@ def prepare(
         out,
         opened.shape,
         dtype,
-        classes=opened.classes,
+        classes=tuple(map(printable, opened.classes)),
         names=opened.names,
-        source=opened.description,
+        source=printable(opened.description),
         has_labels=opened.has_labels,
     ) as writer:
         for number, pool in enumerate(opened.pools):

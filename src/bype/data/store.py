@@ -7,6 +7,7 @@ trusted: nothing in it is executed, and no name leads outside its folder.
 import mmap
 import os
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from bype.data.bits import draw_bits
 from bype.data.decode import decode_file
-from bype.data.files import FileError
+from bype.data.files import MAX_JSON_BYTES, FileError, read_bounded
 from bype.data.manifest import DTYPES, LABEL_DTYPE, Manifest, Shard, StoreError, shard_name
 from bype.data.order import Rows, derive_key
 from bype.data.origins import origins_of, verify_origins
@@ -41,9 +42,10 @@ class Split:
         self._row_bytes = manifest.row_bytes
         self.classes = manifest.classes
         self._ends = np.cumsum([shard.rows for shard in self._content.rows], dtype=np.int64)
-        self._files = [_open_shard(folder, shard, self._row_bytes) for shard in self._content.rows]
-        self._label_files = [_open_shard(folder, shard, LABEL_DTYPE.itemsize) for shard in self._content.labels]
-        weakref.finalize(self, _close_all, [*self._files, *self._label_files])
+        opened: list[int] = []
+        weakref.finalize(self, _close_all, opened)
+        self._files = _open_shards(folder, self._content.rows, self._row_bytes, opened)
+        self._label_files = _open_shards(folder, self._content.labels, LABEL_DTYPE.itemsize, opened)
         self._map: NDArray[np.uint8] | None = None
         if len(self._files) == 1 and 0 < len(self) * self._row_bytes <= _MAPPED_BYTES:
             mapped = mmap.mmap(self._files[0], 0, access=mmap.ACCESS_READ)
@@ -133,13 +135,15 @@ class Split:
         return buffer
 
 
-def _open_shard(folder: Path, shard: Shard, row_bytes: int) -> int:
-    path = folder / shard.name
-    descriptor, size = open_stored(path)
-    if size != shard.rows * row_bytes:
-        os.close(descriptor)
-        raise StoreError(f"{path} has {size} bytes where the manifest says {shard.rows * row_bytes}; {AGAIN}")
-    return descriptor
+def _open_shards(folder: Path, shards: Sequence[Shard], row_bytes: int, opened: list[int]) -> list[int]:
+    """Open shards, and add each to what is open: if one fails, those before it are closed too."""
+    for shard in shards:
+        path = folder / shard.name
+        descriptor, size = open_stored(path)
+        opened.append(descriptor)
+        if size != shard.rows * row_bytes:
+            raise StoreError(f"{path} has {size} bytes where the manifest says {shard.rows * row_bytes}; {AGAIN}")
+    return opened[len(opened) - len(shards) :]
 
 
 def _close_all(descriptors: list[int]) -> None:
@@ -152,8 +156,12 @@ def is_store(place: Path | str) -> bool:
     manifest = Path(place) / "manifest.json"
     if not manifest.is_file():
         return False
-    # Galleries of pictures have manifests too.
-    return (manifest.parent / shard_name("train", 0, "rows")).exists() or b'"bype-store"' in manifest.read_bytes()
+    if (manifest.parent / shard_name("train", 0, "rows")).exists():
+        return True
+    try:
+        return b'"bype-store"' in read_bounded(manifest, MAX_JSON_BYTES)
+    except FileError:  # galleries of pictures have manifests too, of any size
+        return False
 
 
 class Store:

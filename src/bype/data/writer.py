@@ -4,6 +4,7 @@ import hashlib
 import math
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,12 +14,30 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bype.data.files import MAX_JSON_BYTES, write_synced
-from bype.data.manifest import DTYPES, LABEL_DTYPE, SPLITS, Manifest, Shard, SplitManifest, require, shard_name
+from bype.data.files import MAX_JSON_BYTES, WRITE_FLAGS, write_synced
+from bype.data.manifest import (
+    DTYPES,
+    LABEL_DTYPE,
+    SPLITS,
+    Manifest,
+    Shard,
+    SplitManifest,
+    StoreError,
+    require,
+    shard_name,
+)
 from bype.data.origins import Origin, OriginsWriter
-from bype.system import sync_folder
+from bype.system import lock, open_file, sync_folder
 
 _SHARD_BYTES = 2**28
+_SHARDS_OF_A_SIZE = 32
+"""After so many shards, shards are twice as large: ten terabytes are then some hundred files, which all stay open."""
+_LOCK = "lock"
+
+
+def partial_of(folder: Path) -> Path:
+    """Return where a store is written before it is complete."""
+    return folder.with_name(f".{folder.name}.partial")
 
 
 class StoreWriter:
@@ -39,7 +58,8 @@ class StoreWriter:
         has_labels: bool,
     ) -> None:
         self._folder = Path(folder)
-        self._partial = self._folder.with_name(f".{self._folder.name}.partial")
+        self._partial = partial_of(self._folder)
+        self._lock: int | None = None
         self._shape, self._dtype, self._classes, self._names, self._source = shape, dtype, classes, names, source
         self._has_labels = has_labels
         self._shards: dict[str, dict[str, list[Shard]]] = {}
@@ -50,9 +70,29 @@ class StoreWriter:
     def __enter__(self) -> Self:
         require(not self._folder.exists(), f"{self._folder} exists already; remove it, or choose another folder")
         if self._partial.exists():
+            self._claim()
+            if sys.platform == "win32":
+                self._release()  # it removes no open file
             shutil.rmtree(self._partial)  # left by a process that was killed
+            self._release()
         self._partial.mkdir(parents=True)
+        self._claim()
         return self
+
+    def _claim(self) -> None:
+        """Lock the partial folder, or say that a living process writes to it."""
+        path = self._partial / _LOCK
+        descriptor = open_file(path, WRITE_FLAGS)
+        is_free = lock(descriptor) is not False  # where the system has no locks, nobody can tell
+        if not (is_free and path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())):
+            os.close(descriptor)
+            raise StoreError(f"another process is preparing {self._folder}; wait for it, or choose another folder")
+        self._lock = descriptor
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def append(
         self,
@@ -78,17 +118,18 @@ class StoreWriter:
             self._origins.append(split, origins)
 
     def _write(self, split: str, kind: str, rows: NDArray[Any]) -> None:
-        rows_per_shard = max(1, _SHARD_BYTES // (math.prod(self._shape) * DTYPES[self._dtype].itemsize))
         while len(rows):
             writer = self._open.get((split, kind))
             if writer is None:
                 number = len(self._shards.setdefault(split, {"rows": [], "labels": []})[kind])
-                writer = _ShardWriter(self._partial / shard_name(split, number, kind))
+                size = _SHARD_BYTES << (number // _SHARDS_OF_A_SIZE)
+                capacity = max(1, size // (math.prod(self._shape) * DTYPES[self._dtype].itemsize))
+                writer = _ShardWriter(self._partial / shard_name(split, number, kind), capacity)
                 self._open[split, kind] = writer
-            part = rows[: rows_per_shard - writer.num_rows]
+            part = rows[: writer.capacity - writer.num_rows]
             writer.write(part)
             rows = rows[len(part) :]
-            if writer.num_rows == rows_per_shard:
+            if writer.num_rows == writer.capacity:
                 self._close(split, kind)
 
     def _close(self, split: str, kind: str) -> None:
@@ -104,10 +145,8 @@ class StoreWriter:
                     files.callback(self._close, *key)
             if error is None:
                 self._finish()
-        except BaseException:
-            shutil.rmtree(self._partial, ignore_errors=True)
-            raise
-        if error is not None:
+        finally:
+            self._release()
             shutil.rmtree(self._partial, ignore_errors=True)
 
     def _finish(self) -> None:
@@ -126,6 +165,8 @@ class StoreWriter:
         )
         self._origins.finish({name: split.num_rows for name, split in splits.items()})
         write_synced(self._partial / "manifest.json", content)
+        self._release()  # Windows removes no open file
+        (self._partial / _LOCK).unlink()
         self._partial.rename(self._folder)
         sync_folder(self._folder.parent)
 
@@ -133,8 +174,8 @@ class StoreWriter:
 class _ShardWriter:
     """One shard being written, with its checksum."""
 
-    def __init__(self, path: Path) -> None:
-        self.num_rows = 0
+    def __init__(self, path: Path, capacity: int) -> None:
+        self.num_rows, self.capacity = 0, capacity
         self._path = path
         self._file = path.open("wb")
         self._digest = hashlib.sha256()

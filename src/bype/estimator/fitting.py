@@ -19,6 +19,7 @@ from torch import Tensor
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.prepare import prepare, train_positions
 from bype.data.store import Store
+from bype.data.writer import partial_of
 from bype.distributed import device_named
 from bype.estimator.fitted import About, Fitted, Parameters, kind_of_classes, model_of
 from bype.estimator.inputs import MIN_EXAMPLES, Given, warn_of_skipped
@@ -104,7 +105,7 @@ def _prepared(given: Given, run_dir: Path | None, seed: int) -> Iterator[Store]:
     if given.source is None:
         raise RuntimeError("there are no examples to fit")
     if run_dir is not None and not (run_dir / "store").exists():
-        if run_dir.exists() and any(path.name != ".store.partial" for path in run_dir.iterdir()):
+        if run_dir.exists() and any(path != partial_of(run_dir / "store") for path in run_dir.iterdir()):
             raise ValueError(f"{run_dir} is not empty and holds no fit; choose another run_dir")
         run_dir.mkdir(parents=True, exist_ok=True)
         warn_of_skipped(prepare(given.source, run_dir / "store", test=0, seed=seed).skipped)
@@ -116,7 +117,9 @@ def _prepared(given: Given, run_dir: Path | None, seed: int) -> Iterator[Store]:
         place = Path(scratch) if run_dir is None else run_dir
         store = Store(place / "store")
         if store.manifest.fingerprint != made.manifest.fingerprint:
-            raise ValueError(f"{run_dir} holds a fit of other data; choose another run_dir")
+            raise ValueError(
+                f"{run_dir} holds a fit of other data, or with another random_state; choose another run_dir"
+            )
         yield store
 
 

@@ -149,7 +149,7 @@ class RunDirectory:
                     f"further; choose another --out"
                 )
             self.check_fence()
-            self._remove_leftovers(config)
+            self._remove_leftovers(config, data)
             self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(data)})
             return
         saved_config, saved_data = read_config(self.folder)
@@ -172,13 +172,15 @@ class RunDirectory:
         status = read_json(path) if path.exists() else {}
         return isinstance(status, dict) and status.get("state") in ("finished", "stopped")
 
-    def _remove_leftovers(self, config: TrainingConfig) -> None:
+    def _remove_leftovers(self, config: TrainingConfig, data: DataIdentity) -> None:
         """Remove what a run left that failed before its first checkpoint."""
         for folder in (self.best.folder, self.folder / "tensorboard"):
             shutil.rmtree(folder, ignore_errors=True)
         names = ["audit.json", "broken.json", "evaluation.json", "timings.jsonl"]
-        if (self.folder / "config.json").exists() and read_config(self.folder)[0] != config:
-            names.append("pace.json")  # with the same config, the run follows the clock of the run before
+        if (self.folder / "config.json").exists():
+            saved_config, saved_data = read_config(self.folder)
+            if saved_config != config or saved_data.fingerprint != data.fingerprint:
+                names.append("pace.json")  # with the same config and data, the run follows the clock of the run before
         for name in names:
             (self.folder / name).unlink(missing_ok=True)
 

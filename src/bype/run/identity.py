@@ -50,7 +50,7 @@ class DataIdentity:
             source=manifest.source,
             shape=manifest.shape,
             dtype=manifest.dtype,
-            num_train=len(store.split("train")),
+            num_train=manifest.splits["train"].num_rows,
             classes=manifest.classes,
             names=manifest.names,
         )

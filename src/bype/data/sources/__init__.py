@@ -8,7 +8,7 @@ from bype.data.sources.base import Chunk, DifferentSizesError, Pool, Source, Sou
 from bype.data.sources.cifar import is_cifar_folder, open_cifar
 from bype.data.sources.hub import PREFIX, open_hub
 from bype.data.sources.idx import is_idx_folder, open_idx
-from bype.data.sources.images import IMAGE_SUFFIXES, open_images
+from bype.data.sources.images import IMAGE_SUFFIXES, holds_images, open_images
 from bype.data.sources.parquet import is_parquet_folder, open_parquet
 from bype.data.sources.table import open_table
 from bype.suggestions import did_you_mean
@@ -36,7 +36,7 @@ def open_source(source: Path | str, options: SourceOptions) -> Source:
     path = Path(source)
     if path.is_dir():
         if is_parquet_folder(path):
-            if any(file.suffix.lower() in IMAGE_SUFFIXES for file in path.iterdir()):
+            if holds_images(path):
                 raise SourceError(f"{path} holds images and parquet files; move one kind to a folder of its own")
             return open_parquet(path, options)
         _refuse(options.label, "--label", "tables; folders in a folder of images are its classes")

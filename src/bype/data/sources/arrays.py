@@ -59,6 +59,9 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
         missing = next(labels for _, _, labels in pairs if labels not in arrays.headers)
         raise SourceError(f"{path} has labels for some splits, but no {missing}; add it, or leave all labels out")
     unused = tuple(name for name in arrays.headers if not any(name in pair for pair in pairs))
+    for name in arrays.headers:
+        if name not in unused:
+            arrays.require_usable(name)
     for _, examples, labels in pairs:
         if has_labels and arrays.headers[examples][0][0] != arrays.headers[labels][0][0]:
             raise SourceError(f"{path}: {examples} and {labels} differ in length")
@@ -119,7 +122,7 @@ class _Arrays:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._members = {"x": None} if path.suffix == ".npy" else self._archive_members()
+        self._members = {"x": None} if path.suffix.lower() == ".npy" else self._archive_members()
         self.headers: dict[str, Header] = {}
         for name in self._members:
             with self._open(name) as (_, header, _):
@@ -162,14 +165,19 @@ class _Arrays:
             shape, column_major, dtype = npy_format.read_array_header_2_0(file)
         else:
             raise SourceError(f"{self.path} has an unknown version of NumPy's format, {version}")
+        return (shape, dtype), column_major and len(shape) > 1
+
+    def require_usable(self, name: str) -> None:
+        """Refuse an array that cannot be read as a stream of numbers."""
+        with self._open(name) as (_, (shape, dtype), is_turned):
+            pass
+        what = f"{self.path}: the array {name!r}" if self.path.suffix.lower() == ".npz" else f"{self.path}: the array"
         if dtype.hasobject:
-            raise SourceError(f"{self.path} holds Python objects, not numbers; save it as numbers: array.astype(float)")
+            raise SourceError(f"{what} holds Python objects, not numbers; save it as numbers: array.astype(float)")
         if not shape or 0 in shape:
-            raise SourceError(f"{self.path} holds an array of shape {shape}, which has no examples")
-        is_turned = column_major and len(shape) > 1
+            raise SourceError(f"{what} has shape {shape}, which has no examples")
         if is_turned and math.prod(shape) * dtype.itemsize > _MAX_TURNED_BYTES:
-            raise SourceError(f"{self.path} is large and in Fortran order; save it with np.ascontiguousarray(array)")
-        return (shape, dtype), is_turned
+            raise SourceError(f"{what} is large and in Fortran order; save it with np.ascontiguousarray(array)")
 
     def _blocks(self, name: str) -> Iterator[np.ndarray[Any, Any]]:
         with self._open(name) as (file, (shape, dtype), is_turned):

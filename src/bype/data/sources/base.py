@@ -113,6 +113,15 @@ def wanted_columns(file: Path, names: Collection[str], wanted: tuple[str, ...]) 
     return list(wanted)
 
 
+def require_distinct(file: Path, names: Collection[str]) -> None:
+    """Refuse columns of one name: nobody could say which of them is meant."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise SourceError(f"{file} has several columns called {name!r}; give each a name of its own")
+        seen.add(name)
+
+
 FILL_GAPS = "fill gaps first, for instance with scikit-learn: SimpleImputer().fit_transform(table)"
 """What to do about a table with gaps."""
 

@@ -37,7 +37,10 @@ _TURNS = {
 """How to bring an image upright, by its EXIF tag. Pillow's own function rewrites all tags, and fails at a bad one."""
 _ORIENTATION = 0x0112
 _HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1"}
-_UNREADABLE = (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError, Warning)
+_UNREADABLE = (
+    *(OSError, UnidentifiedImageError, SyntaxError, ValueError, RuntimeError),
+    *(Image.DecompressionBombError, Warning),
+)
 
 
 class ImageFile(NamedTuple):

@@ -43,24 +43,31 @@ def open_images(place: Path, options: SourceOptions) -> Source:
     return open_image_files(description, found, options, classes, has_labels)
 
 
+def holds_images(folder: Path) -> bool:
+    """Tell whether there are image files below a folder."""
+    return next(_files_in(folder), None) is not None
+
+
 def _files_in(folder: Path) -> Iterator[Path]:
-    """Go through the image files below a folder, also behind links to folders; hidden ones are left out."""
+    """Go through the image files below a folder, also behind links to folders; hidden ones are left out.
 
-    def refuse(error: OSError) -> None:
-        raise error  # a folder that cannot be read must not be missing in silence
-
-    seen = set()
-    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
-        real = os.path.realpath(place)
-        if real in seen:  # a link to a folder around it
-            folders.clear()
+    No folder is read twice. Links come last, so that a folder with a link to it beside it is read under its own name.
+    """
+    folders, links, seen = [str(folder)], list[str](), set[str]()
+    while folders or links:
+        place = folders.pop() if folders else links.pop(0)
+        if (real := os.path.realpath(place)) in seen:
             continue
         seen.add(real)
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            path = Path(place, name)
-            if path.suffix.lower() in IMAGE_SUFFIXES and not name.startswith(".") and path.is_file():
-                yield path
+        with os.scandir(place) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        for entry in found:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                (links if entry.is_symlink() else folders).append(entry.path)
+            elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES and entry.is_file():
+                yield Path(entry.path)
 
 
 def _refuse_stray(folder: Path, splits: dict[Path, str | None]) -> None:

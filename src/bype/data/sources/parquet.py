@@ -24,6 +24,7 @@ from bype.data.sources.base import (
     as_floats,
     can_be_stored,
     numbered,
+    require_distinct,
     require_package,
     shares,
     wanted_columns,
@@ -32,6 +33,8 @@ from bype.data.sources.image_files import ImageFile, open_image_files
 from bype.suggestions import did_you_mean
 
 _BATCH_ROWS = 1024
+_BATCH_PICTURES = 16
+"""A photograph may take megabytes."""
 
 
 def is_parquet_folder(folder: Path) -> bool:
@@ -150,6 +153,7 @@ class _Table:
         if self.num_rows == 0:
             raise SourceError(f"{files[0]} has no rows")
         self._schema = schemas[0]
+        require_distinct(files[0], self._schema.names)
         self.columns = {field.name: str(field.type) for field in self._schema}
         if label is not None and label not in self.columns:
             near = did_you_mean(label, self.columns)
@@ -215,11 +219,12 @@ class _Table:
 
     def _batches(self, columns: list[str]) -> Iterator[tuple[str, int, Any]]:
         """Go through the rows: a file's name, the number of a batch's first row in it, and the batch."""
+        size = _BATCH_PICTURES if self.picture_column in columns else _BATCH_ROWS
         for path in self.files:
             first = 0
             try:
                 with self._parquet.ParquetFile(path) as file:
-                    for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
+                    for batch in file.iter_batches(batch_size=size, columns=columns):
                         yield path.relative_to(self._folder).as_posix(), first, batch
                         first += batch.num_rows
             except (OSError, self._arrow.ArrowException) as error:

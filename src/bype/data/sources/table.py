@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bype.data.sources.base import (
+    CHUNK_BYTES,
     FILL_GAPS,
     LARGEST_NUMBER,
     MAX_CLASSES,
@@ -19,6 +20,7 @@ from bype.data.sources.base import (
     SourceError,
     SourceOptions,
     numbered,
+    require_distinct,
     wanted_columns,
 )
 from bype.suggestions import did_you_mean
@@ -29,6 +31,8 @@ _ENCODE_TEXT = (
     "OneHotEncoder().fit_transform(table)"
 )
 _CHUNK_LINES = 4096
+_CELL_BYTES = 40
+"""What a number takes as an object of Python, in a list."""
 
 
 def open_table(path: Path, options: SourceOptions) -> Source:
@@ -55,7 +59,7 @@ class _Table:
 
     def __init__(self, path: Path, label: str | None, wanted: tuple[str, ...]) -> None:
         self.path = path
-        self._delimiter = "\t" if ".tsv" in path.suffixes[-2:] else ","
+        self._delimiter = "\t" if path.name.lower().endswith((".tsv", ".tsv.gz")) else ","
         _, first = next(self._cells(), (0, []))
         if not first:
             raise SourceError(f"{path} is empty")
@@ -70,6 +74,7 @@ class _Table:
                 f"{path}: column {[bool(name.strip()) for name in first].index(False) + 1} has no name; if it is the "
                 f"index of a pandas table, write the file with to_csv(..., index=False), else give it a name"
             )
+        require_distinct(path, self.columns)
         if label is not None and label not in self.columns:
             near = did_you_mean(label, self.columns)
             raise SourceError(f"{path} has no column {label!r}; it has {', '.join(self.columns)}{near}")
@@ -124,6 +129,7 @@ class _Table:
 
     def chunks(self) -> Iterator[Chunk]:
         numbers = {name: k for k, name in enumerate(self.classes)}
+        most = max(1, min(_CHUNK_LINES, CHUNK_BYTES // (_CELL_BYTES * len(self.columns))))
         rows: list[list[float]] = []
         labels: list[int] = []
         for line, cells in self._lines():
@@ -136,7 +142,7 @@ class _Table:
                 remedy = FILL_GAPS if cell.strip().lower() in _GAPS else _ENCODE_TEXT
                 raise SourceError(f"{self.path}, line {line}: column {column!r} holds {cell!r}, not a number; {remedy}")
             rows.append(values)  # type: ignore[arg-type]
-            if len(rows) == _CHUNK_LINES:
+            if len(rows) == most:
                 yield self._chunk(rows, labels)
                 rows, labels = [], []
         if rows:

@@ -1,0 +1,159 @@
+"""Data that could be lost or mixed up without a word: each case is read right, or refused with its reason."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bype.data import writer as writer_module
+from bype.data.manifest import StoreError
+from bype.data.prepare import prepare
+from bype.data.sources import SourceError, SourceOptions, image_files, open_source, table
+from bype.data.store import Store, is_store
+from bype.data.writer import StoreWriter
+
+
+def picture(path, value=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((8, 8), value, dtype=np.uint8)).save(path)
+
+
+@pytest.mark.parametrize("label", [None, "a"])
+def test_columns_of_one_name_are_refused(tmp_path, label):
+    (tmp_path / "t.csv").write_text("a,a,b\n" + "1,10,100\n" * 20)
+    with pytest.raises(SourceError, match="several columns called 'a'"):
+        open_source(tmp_path / "t.csv", SourceOptions(label=label))
+
+
+def test_columns_of_one_name_in_parquet_are_refused(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = [arrow.array([1.0, 2.0])] * 2
+    parquet.write_table(arrow.Table.from_arrays(columns, names=["a", "a"]), tmp_path / "t.parquet")
+    with pytest.raises(SourceError, match="several columns called 'a'"):
+        open_source(tmp_path / "t.parquet", SourceOptions())
+
+
+def test_images_in_class_folders_beside_a_parquet_file_are_not_ignored(tmp_path):
+    picture(tmp_path / "photos" / "cat" / "1.png")
+    (tmp_path / "photos" / "metadata.parquet").write_bytes(b"PAR1")
+    with pytest.raises(SourceError, match="images and parquet files"):
+        open_source(tmp_path / "photos", SourceOptions())
+
+
+def test_a_class_folder_with_a_link_to_it_keeps_its_name(tmp_path):
+    for k in range(5):
+        picture(tmp_path / "photos" / "zebra" / f"{k}.png")
+        picture(tmp_path / "photos" / "cat" / f"{k}.png")
+        picture(tmp_path / "elsewhere" / f"{k}.png")
+    (tmp_path / "photos" / "alias").symlink_to(tmp_path / "photos" / "zebra")
+    (tmp_path / "photos" / "cat" / "loop").symlink_to(tmp_path / "photos")
+    (tmp_path / "photos" / "dog").symlink_to(tmp_path / "elsewhere")
+    source = open_source(tmp_path / "photos", SourceOptions())
+    assert source.classes == ("cat", "dog", "zebra")
+    assert sum(pool.num_rows for pool in source.pools) == 15
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems allow no such names")
+def test_names_that_are_no_utf8_are_shown_with_escapes(tmp_path):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/im\xe9")
+    for k in range(10):
+        picture(tmp_path.joinpath(folder, os.fsdecode(b"caf\xe9"), f"{k}.png"))
+        picture(tmp_path.joinpath(folder, "tea", f"{k}.png"))
+    store = tmp_path.joinpath(os.fsdecode(b"store\xe9"))
+    prepare(folder, store)
+    manifest = Store(store).manifest
+    assert manifest.classes == ("caf\\xe9", "tea")
+    assert manifest.source == "images in im\\xe9"
+
+
+@pytest.mark.parametrize("other", [np.array(3), np.array(["a", None], dtype=object), np.zeros((0, 2))])
+def test_an_array_that_is_not_used_does_not_matter(tmp_path, other):
+    np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).normal(size=(20, 3)), other=other)
+    source = open_source(tmp_path / "a.npz", SourceOptions())
+    assert source.shape == (3,)
+    assert source.unused == ("other",)
+    np.savez(tmp_path / "b.npz", x=other)
+    with pytest.raises(SourceError, match="the array 'x'"):
+        open_source(tmp_path / "b.npz", SourceOptions())
+
+
+def test_endings_in_capitals(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(20, 3)))
+    (tmp_path / "x.npy").rename(tmp_path / "X.NPY")
+    (tmp_path / "T.TSV").write_text("a\tb\n" + "1\t2\n" * 20)
+    assert open_source(tmp_path / "X.NPY", SourceOptions()).shape == (3,)
+    assert open_source(tmp_path / "T.TSV", SourceOptions()).names == ("a", "b")
+
+
+def test_an_image_whose_decoder_fails_in_its_own_way_is_skipped(tmp_path, monkeypatch):
+    for k in range(10):
+        picture(tmp_path / "photos" / f"{k}.png", k)
+    orientation = image_files._orientation
+
+    def fails_at_7(image):
+        if str(image.filename).endswith("7.png"):
+            raise RuntimeError("Failed to decode image")
+        return orientation(image)
+
+    monkeypatch.setattr(image_files, "_orientation", fails_at_7)
+    (skipped,) = prepare(tmp_path / "photos", tmp_path / "store").skipped
+    assert skipped.startswith("7.png")
+
+
+def test_wide_tables_are_read_in_small_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "CHUNK_BYTES", 40 * 50 * 3)
+    rows = 1 + np.arange(1000).reshape(20, 50)
+    np.savetxt(tmp_path / "t.csv", rows, delimiter=",", fmt="%d")
+    (pool,) = open_source(tmp_path / "t.csv", SourceOptions()).pools
+    chunks = [chunk.rows for _, chunk in pool.read()]
+    assert max(map(len, chunks)) == 3
+    assert np.array_equal(np.concatenate(chunks), rows)
+
+
+def test_two_preparations_of_one_store_do_not_mix(tmp_path):
+    def writer():
+        return StoreWriter(tmp_path / "s", (3,), "uint8", source="test", has_labels=False)
+
+    with writer() as first:
+        first.append("train", np.zeros((5, 3), dtype=np.uint8))
+        with pytest.raises(StoreError, match="another process is preparing"), writer() as second:
+            second.append("train", np.ones((5, 3), dtype=np.uint8))
+    assert not Store(tmp_path / "s").split("train").read(np.arange(5)).any()
+    Store(tmp_path / "s").verify()
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+    assert not (tmp_path / "s" / "lock").exists()
+
+
+def test_shards_grow_so_that_a_large_store_has_few_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer_module, "_SHARD_BYTES", 3)
+    monkeypatch.setattr(writer_module, "_SHARDS_OF_A_SIZE", 4)
+    rows = np.random.default_rng(0).integers(0, 256, (100, 3), dtype=np.uint8)
+    with StoreWriter(tmp_path / "s", (3,), "uint8", classes=("a",), source="test", has_labels=True) as out:
+        for part in np.array_split(rows, 7):
+            out.append("train", part, np.zeros(len(part), dtype=np.int32))
+    store = Store(tmp_path / "s")
+    store.verify()
+    sizes = [shard.rows for shard in store.manifest.splits["train"].rows]
+    assert sizes == [1] * 4 + [2] * 4 + [4] * 4 + [8] * 4 + [16] * 2 + [8]
+    assert np.array_equal(store.split("train").read(np.arange(100)), rows)
+
+
+def test_files_are_closed_if_a_shard_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer_module, "_SHARD_BYTES", 30)
+    with StoreWriter(tmp_path / "s", (3,), "uint8", source="test", has_labels=False) as out:
+        out.append("train", np.zeros((50, 3), dtype=np.uint8))
+    (tmp_path / "s" / "train-000004.rows").unlink()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(StoreError):
+            Store(tmp_path / "s").split("train")
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+
+
+def test_a_huge_manifest_of_a_stranger_is_not_read(tmp_path):
+    with (tmp_path / "manifest.json").open("wb") as file:
+        file.truncate(2**40)
+    assert not is_store(tmp_path)

@@ -1,0 +1,50 @@
+"""Opening a run while it trains, and what a run that failed early leaves to the next one."""
+
+import dataclasses
+
+import pytest
+
+from bype.data.store import Store
+from bype.run import opened
+from bype.run.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
+from bype.run.directory import RunDirectory
+from bype.run.identity import DataIdentity
+from bype.run.opened import TrainedRun
+from small_runs import image_store, small_config, small_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return small_run(folder / "run", image_store(folder))
+
+
+def test_a_better_model_may_replace_the_one_that_is_being_opened(run, monkeypatch):
+    best = CheckpointFolder(run / "best", 1)
+    step, build = best.steps()[0], opened.build_model
+    numbers = TrainedRun.open(run).model.state_dict()
+
+    def build_while_training_saves(*arguments):
+        if best.steps() == [step]:
+            best.save(Checkpoint(step + 1, dict(numbers), {}, {}))
+        return build(*arguments)
+
+    monkeypatch.setattr(opened, "build_model", build_while_training_saves)
+    found = TrainedRun.open(run)
+    assert found.step == step + 1
+    (run / "best" / str(step + 1) / "model.safetensors").write_bytes(b"broken")
+    with pytest.raises(CheckpointError):
+        TrainedRun.open(run)
+
+
+@pytest.mark.parametrize("is_same_data", [True, False])
+def test_a_run_follows_the_clock_of_one_that_failed_early_on_the_same_data_alone(tmp_path, is_same_data):
+    config = small_config()
+    identity = DataIdentity.of(Store(image_store(tmp_path)))
+    with RunDirectory(tmp_path / "run") as first:
+        first.save_or_compare_config(config, identity)
+        first.write("pace.json", {})
+    other = identity if is_same_data else dataclasses.replace(identity, fingerprint="0" * 64)
+    with RunDirectory(tmp_path / "run") as second:
+        second.save_or_compare_config(config, other)
+    assert (tmp_path / "run" / "pace.json").exists() == is_same_data
