@@ -1,6 +1,7 @@
 """The commands that use a trained run, as a user meets them."""
 
 import csv
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -10,11 +11,14 @@ import pytest
 import torch
 from PIL import Image
 
+from bype import coreset
 from bype.cli import main
+from bype.cli.output import printing, result
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.store import Store
 from bype.evaluation.generation import interpolate, reconstruct, sample
 from bype.plates import to_bytes
+from bype.report.export import export_points
 from bype.run.opened import TrainedRun
 from small_runs import striped_images
 
@@ -164,6 +168,32 @@ def test_features_are_sampled_as_a_table(trained_features, tmp_path, capsys):
     assert main(["sample", str(trained_features), "--out", str(tmp_path / "x.png")]) == 1
     assert ".csv or .npy" in capsys.readouterr().err
     assert main(["sample", str(trained_features), "--like", "2", "--out", str(tmp_path / "y.npy")]) == 0
+
+
+def test_options_that_would_be_ignored_are_refused(trained_features, tmp_path, capsys):
+    start = ["sample", str(trained_features), "--out", str(tmp_path / "x.csv")]
+    assert main([*start, "--split", "nonsense"]) == 1
+    assert "--like" in capsys.readouterr().err
+    assert main([*start, "--data", str(tmp_path)]) == 1
+    assert "is no store" in capsys.readouterr().err
+    assert main(["share", str(trained_features), "--to", "a/b", "--force"]) == 1
+    assert "--force is for --out" in capsys.readouterr().err
+
+
+def test_results_that_are_not_finite_are_null(capsys):
+    with printing(["--json"]):
+        result(error=float("inf"), parts=[1.0, float("nan")], place=Path("a"))
+    assert json.loads(capsys.readouterr().out) == {"error": None, "parts": [1.0, None], "place": "a"}
+
+
+def test_columns_called_like_ours_keep_their_names(trained_features, tmp_path):
+    names = ("weight", "label", "x", "y")
+    run = TrainedRun.open(trained_features)
+    other = dataclasses.replace(run, data=dataclasses.replace(run.data, names=names))
+    export_points(coreset(run), other, run.store(), tmp_path / "out")
+    assert (tmp_path / "out" / "points.csv").read_text().splitlines()[0] == (
+        "weight of the point,label of the point,weight,label,x,y"
+    )
 
 
 def test_points_of_a_table_are_written_as_one(trained_features, tmp_path):

@@ -260,6 +260,10 @@ def test_nothing_is_overwritten(trained_bype, tmp_path, capsys):
     with pytest.raises(FileError, match=r"also holds notes\.md"):
         bype.export_onnx(run, out, force=True)
     assert (out / "notes.md").read_text() == "mine"
+    (out / "notes.md").rename(out / "mine.onnx")  # its ending does not make it ours
+    with pytest.raises(FileError, match=r"also holds mine\.onnx"):
+        bype.export_onnx(run, out, force=True)
+    assert (out / "mine.onnx").read_text() == "mine"
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").write_text("mine")

@@ -157,7 +157,9 @@ def test_the_same_call_gives_the_same_model_with_and_without_a_run_directory(tmp
     assert again.offset_ != whole.offset_
     other = bype.ByPEVAE(**{**TINY, "random_state": 1}).fit(X)
     assert other.offset_ != whole.offset_
-    with pytest.raises(ValueError, match="holds a fit of other data; choose another run_dir"):
+    with pytest.raises(
+        ValueError, match="holds a fit of other data, or with another random_state; choose another run_dir"
+    ):
         bype.ByPEVAE(**TINY, run_dir=tmp_path / "run").fit(X + 1)
     with pytest.raises(RunError, match="components: 6 there, 7 here"):
         bype.ByPEVAE(**{**TINY, "n_pseudopoints": 7}, run_dir=tmp_path / "run").fit(X)
@@ -216,6 +218,8 @@ def test_a_damaged_folder_is_refused(tmp_path, trained_bype):
         ('"max_epochs": 3', '"max_epochs": []'),
         ('"n_draws": 20', '"n_draws": -3'),
         ('"contamination": 0.1', '"contamination": 7'),
+        ('"feature_names": []', '"feature_names": ["a"]'),
+        ('"stored_shape": [\n   4\n  ]', '"stored_shape": []'),
     ):
         assert change[0] in good
         about.write_text(good.replace(*change))
@@ -223,6 +227,12 @@ def test_a_damaged_folder_is_refused(tmp_path, trained_bype):
             bype.ByPEVAE.load(tmp_path / "saved")
         assert "\n" not in str(error.value)
     about.write_text(good)
+    content = points.read_bytes()
+    with points.open("r+b") as file:
+        file.truncate(2**40)
+    with pytest.raises(FileError, match="larger than"):
+        bype.ByPEVAE.load(tmp_path / "saved")
+    points.write_bytes(content)
     for content in (b"", points.read_bytes()[:-1], bype.ByPEVAE(**{**TINY, "n_pseudopoints": 3}).fit(table())):
         if not isinstance(content, bytes):
             content.save(tmp_path / "smaller")
@@ -242,6 +252,22 @@ def test_it_is_opened_without_the_device_of_the_fit(tmp_path, monkeypatch):
     opened = bype.ByPEVAE.load(tmp_path / "saved")
     assert opened.device == "auto"
     assert_same_model(vae, opened)
+
+
+def test_a_copy_opens_without_the_device_of_the_fit(monkeypatch):
+    vae = bype.ByPEVAE(**TINY).fit(table()).set_params(device="cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert_same_model(vae, pickle.loads(pickle.dumps(vae)))  # noqa: S301 - our own
+
+
+def test_a_table_without_names_gives_none(tmp_path):
+    X = table()
+    np.savetxt(tmp_path / "t.csv", X, delimiter=",")
+    vae = bype.ByPEVAE(**TINY).fit(str(tmp_path / "t.csv"))
+    assert not hasattr(vae, "feature_names_in_")
+    assert vae.transform(X).shape == vae.transform(str(tmp_path / "t.csv")).shape
+    with pytest.raises(ValueError, match="whole number"):
+        vae.sample(True)
 
 
 def test_its_commands_say_that_data_in_memory_are_gone(tmp_path, monkeypatch, capsys):

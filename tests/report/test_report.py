@@ -25,6 +25,7 @@ from bype.evaluation.generation import interpolate, reconstruct
 from bype.evaluation.outliers import ScoreOptions, score_examples
 from bype.plates import grid, plate, to_bytes
 from bype.pseudocoreset.settings import TrackingSettings
+from bype.report import sections
 from bype.report.charts import Series, histogram, line_chart, scatter, ticks
 from bype.report.contents import gather
 from bype.report.markup import element
@@ -222,6 +223,25 @@ def test_without_its_data_the_page_shows_what_the_model_alone_can(evaluated):
     assert "Reconstructions" in headings(checked(moved))
 
 
+def test_the_runs_own_data_are_shown_first_and_other_data_without_its_classes(evaluated, tmp_path):
+    path = evaluated / "evaluation.json"
+    fields = json.loads(path.read_text())
+    (own,) = fields["evaluations"]
+    other = {**own, "fingerprint": "0" * 64, "source": "elsewhere"}
+    fields["evaluations"] = [other, {**own, "split": "validation"}]
+    path.write_text(json.dumps(fields))
+    assert gather(evaluated, "a").evaluation.split == "validation"
+    names = TrainedRun.open(evaluated).data.classes
+    fields["evaluations"] = [own]
+    path.write_text(json.dumps(fields))
+    with_names = sections.maps([gather(evaluated, "a")])
+    fields["evaluations"] = [other]
+    path.write_text(json.dumps(fields))
+    without = sections.maps([gather(evaluated, "a")])
+    assert [name in with_names for name in names] == [True] * 3
+    assert [f">{name}<" in without for name in names] == [name.isdecimal() for name in names]
+
+
 def test_several_runs_stand_side_by_side(evaluated, trained_gaussian, trained_exemplar):
     runs = [gather(evaluated, "a"), gather(trained_gaussian, "b"), gather(trained_exemplar, "c")]
     checker = checked(render(runs))
@@ -309,6 +329,9 @@ def test_the_command_writes_a_page(evaluated, tmp_path, capsys):
     assert main(["report", str(evaluated), "--out", str(tmp_path / "page.pdf")]) == 1
     assert "ends in .html" in capsys.readouterr().err
     assert main(["report", "--out", str(out)]) == 1
+    assert main(["report", str(evaluated), "--data", str(tmp_path), "--out", str(tmp_path / "b.html")]) == 1
+    assert "is no store" in capsys.readouterr().err
+    assert not (tmp_path / "b.html").exists()
 
 
 def test_samples_on_the_page_do_not_change_from_call_to_call(evaluated):

@@ -208,6 +208,20 @@ def test_text_of_the_data_is_no_markup(trained_features, tmp_path):
     assert "| Classes | high, low |" in text
 
 
+def test_text_of_an_evaluation_is_no_markup(measured_run, tmp_path):
+    path = measured_run.folder / "evaluation.json"
+    fields = json.loads(path.read_text())
+    for found in fields["evaluations"]:
+        ((_, value),) = found["density"]["kl"].items()
+        found["density"]["kl"] = {"z |\n\n<img src=x> [here](javascript:x)\n# Title": value}
+    path.write_text(json.dumps(fields))
+    measured_run.save_pretrained(tmp_path / "shared")
+    text = (tmp_path / "shared" / "README.md").read_text()
+    assert "<img" not in text
+    assert "\n# Title" not in text
+    assert r"KL of z \| &lt;img" in text
+
+
 OPENED: list[str] = []
 
 
@@ -349,6 +363,8 @@ def test_folders_are_replaced_only_on_request(bype_run, tmp_path):
         run.save_pretrained(tmp_path / "shared")
     run.save_pretrained(tmp_path / "shared", force=True)
     assert before == {name: (tmp_path / "shared" / name).read_bytes() for name in files_of(tmp_path / "shared")}
+    (tmp_path / "empty").mkdir()
+    run.save_pretrained(tmp_path / "empty", force=True)
     (tmp_path / "shared" / ".git").mkdir()
     (tmp_path / "shared" / "LICENSE").write_text("mine")
     with pytest.raises(FileError, match=r"also holds \.git and LICENSE, which would be lost"):

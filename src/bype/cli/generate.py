@@ -16,6 +16,7 @@ from bype.cli.options import (
     UsageError,
     parse,
     require_free,
+    require_store,
 )
 from bype.cli.output import result
 
@@ -65,7 +66,10 @@ def sample(words: list[str]) -> int:
         raise UsageError("choose one of --component, --heaviest, --like and --label")
     if options.like and options.noise:
         raise UsageError("--noise is for samples of the prior; leave it out with --like")
+    if options.split is not None and not options.like:
+        raise UsageError("--split is for the row numbers of --like")
     require_free(options.out, options.force)
+    require_store(options.data)
     run = TrainedRun.open(options.run, options.data)
     model = run.model
     generator = torch.Generator().manual_seed(options.seed)
@@ -134,7 +138,7 @@ def reconstruct(words: list[str]) -> int:
     run = TrainedRun.open(options.run, options.data)
     x = named_examples(run, options.examples, options.data, options.split, most=20)
     made = generation.reconstruct(run.model, x)
-    error = (made - x).square().flatten(1).sum(1)
+    error = (made.double() - x.double()).square().flatten(1).sum(1)
     lines = [made]
     if options.out.suffix == ".png":
         lines = [part for pair in zip(torch.split(x, 10), torch.split(made, 10), strict=True) for part in pair]

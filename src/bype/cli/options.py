@@ -87,6 +87,14 @@ def _without_colours() -> Iterator[None]:
             os.environ["TERM"] = before
 
 
+def require_store(data: Path | None) -> None:
+    """Refuse a --data that is no store, where one is expected."""
+    from bype.data.store import is_store
+
+    if data is not None and not is_store(data):
+        raise UsageError(f"{data} is no store; leave out --data, or make a store with: bype data prepare")
+
+
 def require_free(path: Path, force: bool, flag: str = "--out") -> None:
     """Refuse a path that exists or cannot be written, before any work is done."""
     if path.exists() and not force:

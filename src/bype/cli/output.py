@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 import sys
@@ -62,15 +63,20 @@ def printing(words: list[str]) -> Iterator[list[str]]:
     with Path(os.devnull).open("w") as nothing, redirect_stdout(nothing), silent():
         yield rest
     if "--json" in words and _found:
-        print(json.dumps(_found, default=_plain, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(_plain(_found), ensure_ascii=False, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
+    """Return a result as what JSON can hold; a number that is not finite becomes null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"a result holds a {type(value).__name__}, which JSON cannot hold")
+        return _plain(dataclasses.asdict(value))
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
 
 
 def counted(number: int, noun: str) -> str:

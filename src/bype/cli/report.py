@@ -6,8 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from bype.cli.options import Force, MaybePath, UsageError, parse, quiet, require_free
-from bype.cli.output import result
+from bype.cli.options import Force, MaybePath, UsageError, parse, quiet, require_free, require_store
+from bype.cli.output import result, say
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,14 @@ def report(words: list[str]) -> int:
     if options.out.suffix not in (".html", ".htm"):
         raise UsageError(f"cannot write a page to {options.out}; choose a name that ends in .html")
     require_free(options.out, options.force)
+    require_store(options.data)
     names = _names(options.runs)
     contents = [gather(folder, name, options.data) for folder, name in zip(options.runs, names, strict=True)]
     page = render(contents)
     write_atomic(options.out, page.encode())
+    for run in contents:
+        for note in run.notes:
+            say(f"{run.name}: {note}")
     print(f"{options.out}, {max(1, len(page) // 1000):,} kB; open it in a browser")
     result(out=options.out, bytes=len(page.encode()))
     return 0

@@ -35,6 +35,8 @@ def share(words: list[str]) -> int:
     options = parse(_Share, words, "bype share", _ABOUT)
     if (options.out is None) == (options.to is None):
         raise UsageError("say where: either --out FOLDER or --to OWNER/NAME")
+    if options.force and options.out is None:
+        raise UsageError("--force is for --out; the hub keeps what was there before")
     if options.private and options.to is None:
         raise UsageError("--private is for --to; a folder is as private as you keep it")
     import warnings

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 from torch import Tensor
 
 from bype.data.files import FileError
+from bype.distributed import GroupError
 from bype.estimator.fitted import ABOUT, Fitted, Parameters
 from bype.estimator.fitting import device_of, fit_examples, seed_of
 from bype.estimator.inputs import examples_to_fit, examples_to_use
@@ -204,7 +205,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
             The same whole number gives the same examples.
         """
         check_is_fitted(self)
-        if not isinstance(n, Integral) or n < 1:
+        if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:
             raise ValueError(f"n must be a whole number of at least 1, not {n!r}")
         layout, scorer = self._fitted.about.layout, self._scorer
         made = sample(
@@ -298,11 +299,11 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
             self.feature_names_in_ = np.array(about.feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        self._open()
+        self._open(self.device)
 
-    def _open(self) -> None:
+    def _open(self, device: str) -> None:
         """Build the model, and its copy that scores."""
-        self.model_ = self._fitted.model(device_of(self.device))
+        self.model_ = self._fitted.model(device_of(device))
         self._scorer = Scorer(self.model_)
 
     def _examples(self, X: Any) -> Tensor:
@@ -316,7 +317,10 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "_fitted" in state:
-            self._open()
+            try:
+                self._open(self.device)
+            except GroupError:  # fitted on a device that this machine does not have
+                self._open("auto")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -1,6 +1,7 @@
 """What a fitted estimator consists of, in memory and as a run directory."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -26,7 +27,7 @@ ABOUT = "estimator.json"
 """The file of a run directory that holds what the estimator knows besides."""
 _CORESET = "coreset.safetensors"
 _ARRAYS = ("points", "weights", "component", "neighbours", "label_mix")
-_MAX_CORESET_BYTES = 2**32
+_SLACK_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,10 @@ class About:
         return tuple(int(name) for name in self.classes)
 
     def __post_init__(self) -> None:
-        """Refuse classes that are not of their kind: they may come from a file."""
+        """Refuse classes that are not of their kind, and names that are not of the columns: they may be a file's."""
         self.labels()
+        if self.feature_names and len(self.feature_names) != self.layout.num_features:
+            raise ValueError(f"{len(self.feature_names)} names are too few or too many for the columns")
 
 
 def kind_of_classes(classes: tuple[Any, ...]) -> Literal["text", "whole number", "truth value"]:
@@ -139,11 +142,13 @@ def model_of(
 
 
 def _read_coreset(path: Path, about: About, config: TrainingConfig) -> Coreset:
+    size, shape = config.components, about.layout.shape
+    # Each point has its numbers, a share of each class, and its neighbours: at most eight bytes each.
+    most = 8 * size * (math.prod(shape) + len(about.classes) + 64) + _SLACK_BYTES
     try:
-        arrays = load_arrays(read_bounded(path, _MAX_CORESET_BYTES))
+        arrays = load_arrays(read_bounded(path, most))
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise FileError(f"{path} holds no coreset: {error}") from error
-    size, shape = config.components, about.layout.shape
     missing = set(_ARRAYS[:4]) - set(arrays)
     if (
         missing

@@ -23,7 +23,7 @@ from bype.data.store import Store, is_store
 from bype.estimator.labels import MISSING, labels_of
 from bype.estimator.layout import Layout
 from bype.evaluation.evaluate import default_split
-from bype.run.identity import different_column
+from bype.run.identity import different_column, own_names
 
 MIN_EXAMPLES = 3
 """Two to train on, and one to validate with."""
@@ -122,7 +122,7 @@ def _place_to_fit(estimator: BaseEstimator, X: Any) -> Given:
     else:
         source = open_source(X, with_workable_size(X, SourceOptions()))
         shape, dtype, names, classes = source.shape, source.dtype, source.names, source.classes
-    layout = Layout.of_store(shape, dtype)
+    layout, names = Layout.of_store(shape, dtype), own_names(names)
     estimator.n_features_in_ = layout.num_features
     if names:
         estimator.feature_names_in_ = np.array(names, dtype=object)

@@ -35,6 +35,8 @@ class Layout:
 
     def __post_init__(self) -> None:
         """Refuse shapes that do not fit together: a layout may come from a file."""
+        if len(self.stored_shape) not in (1, 3):
+            raise ValueError(f"examples are images or rows of features, not of shape {self.stored_shape}")
         channels_last = (*self.stored_shape[1:], self.stored_shape[0])
         grey = self.stored_shape[1:] if self.stored_shape[0] == 1 else channels_last
         if self.shape not in (self.stored_shape, channels_last, grey) or self.dtype not in DTYPES:

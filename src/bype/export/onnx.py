@@ -52,7 +52,7 @@ def export_onnx(run: TrainedRun, out: Path | str, *, force: bool = False) -> lis
     files = {f"{name}.onnx": to_onnx(graph) for name, graph in graphs.items()}
     files["model.json"] = to_json(_description(run, graphs, files))
     _require_free(out, force)
-    with new_folder(out, replace=_written(out) if force else None) as partial:
+    with new_folder(out, replace=() if force else None) as partial:
         for name, content in files.items():
             write_synced(partial / name, content)
     return [out / name for name in files]
@@ -107,11 +107,6 @@ def _is_export(folder: Path) -> bool:
     path = folder / "model.json"
     content = read_json(path) if path.is_file() else None
     return isinstance(content, dict) and content.get("format") == FORMAT
-
-
-def _written(folder: Path) -> list[str]:
-    """Return the names of the files of an export that exists."""
-    return ["model.json", *(path.name for path in folder.glob("*.onnx"))]
 
 
 def _description(run: TrainedRun, graphs: dict[str, Graph], files: dict[str, bytes]) -> dict[str, Any]:

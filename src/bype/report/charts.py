@@ -94,7 +94,9 @@ def line_chart(
         points = " ".join(f"{across(x)},{up(y)}" for x, y in zip(line.x, line.y, strict=True))
         kind = f"line c{line.colour % 10}" + (" dashed" if line.is_dashed else "")
         if len(line.x) == 1:
-            lines.append(element("circle", cx=across(line.x[0]), cy=up(line.y[0]), r=3, class_=f"dot c{line.colour}"))
+            lines.append(
+                element("circle", cx=across(line.x[0]), cy=up(line.y[0]), r=3, class_=f"dot c{line.colour % 10}")
+            )
         lines.append(element("polyline", points=points, class_=kind))
     return _drawing(title, *parts, _window(*lines))
 

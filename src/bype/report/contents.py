@@ -24,6 +24,8 @@ from bype.run.identity import DataIdentity
 from bype.run.metrics import MetricsLine, read_metrics
 from bype.run.opened import TrainedRun, own_store
 
+_SPLITS = ("test", "validation", "train")
+"""Which evaluation is shown, if there are several."""
 _COLUMNS = 10
 _LINES = 6
 _UNUSUAL = 8
@@ -105,9 +107,9 @@ class RunContents:
 def measured(run: TrainedRun, name: str) -> RunContents:
     """Return a run with what was measured of its model, and nothing that has to be computed."""
     results, own = read_results(run.folder), run.data.fingerprint
-    current = [found for found in results.evaluations if found.step == run.step]
-    current.sort(key=lambda found: found.fingerprint != own)  # the run's own data come first
-    chosen = next((e for split in ("test", "validation", "train") for e in current if e.split == split), None)
+    current = [found for found in results.evaluations if found.step == run.step and found.split in _SPLITS]
+    # The run's own data come first, in whatever split.
+    chosen = min(current, key=lambda found: (found.fingerprint != own, _SPLITS.index(found.split)), default=None)
     augmentation = [found for found in results.augmentation if (found.step, found.fingerprint) == (run.step, own)]
     contents = RunContents(name, run.config, run.data, run.step, read_metrics(run.folder), chosen, augmentation)
     if (audit := read_audit(run.folder)) is not None and (audit.step, audit.fingerprint) == (run.step, own):

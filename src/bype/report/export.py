@@ -67,7 +67,8 @@ def _write_table(points: Coreset, run: TrainedRun, path: Path) -> None:
     labels = [] if points.label_mix is None else [[run.data.classes[k]] for k in points.label_mix.argmax(1)]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["weight", *(["label"] if labels else []), *names])
+        added = ["weight", *(["label"] if labels else [])]
+        writer.writerow([*(f"{name} of the point" if name in names else name for name in added), *names])
         for k, (weight, point) in enumerate(zip(points.weights, points.points, strict=True)):
             writer.writerow([f"{weight:g}", *(labels[k] if labels else []), *(f"{value:.9g}" for value in point)])
 

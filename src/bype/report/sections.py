@@ -294,7 +294,8 @@ def maps(runs: Sequence[RunContents]) -> Markup:
         labels = layout.labels if layout.labels is not None and len(layout.labels) == len(layout.x) else None
         chart = scatter(layout.x, layout.y, labels, title=f"Map of latent means, {run.name}")
         seen = sorted(set(labels or []))
-        names = run.data.classes
+        is_own = run.evaluation is not None and run.evaluation.fingerprint == run.data.fingerprint
+        names = run.data.classes if is_own else ()  # other data have other classes
         keys = [
             key(names[k] if k < len(names) else str(k), f"c{k % 10}") for k in seen[:MOST_CLASSES] if 0 <= k < 2**20
         ]
@@ -310,7 +311,7 @@ def neighbours(runs: Sequence[RunContents]) -> Markup:
     series, keys = [], []
     for number, run in enumerate(runs):
         found = None if run.evaluation is None else run.evaluation.representation
-        accuracy = {int(k): v for k, v in found.knn_accuracy.items() if k.isdecimal()} if found else {}
+        accuracy = {int(k): v for k, v in found.knn_accuracy.items() if k.isdecimal() and len(k) < 10} if found else {}
         if accuracy:
             series.append(Series(run.name, list(accuracy), [100 * v for v in accuracy.values()], colour=number))
             keys.append(key(run.name, f"line c{number % 10}"))

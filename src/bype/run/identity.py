@@ -56,6 +56,17 @@ class DataIdentity:
         )
 
 
+def own_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of columns, or none if they were only numbered.
+
+    Examples
+    --------
+    >>> own_names(("column 0", "column 1"))
+    ()
+    """
+    return () if all(map(_NUMBERED.fullmatch, names)) else names
+
+
 def different_column(trained: tuple[str, ...], found: tuple[str, ...]) -> str | None:
     """Say in which column two tables of one shape differ; nothing, if they agree, or if one of them has no names.
 
@@ -64,7 +75,7 @@ def different_column(trained: tuple[str, ...], found: tuple[str, ...]) -> str | 
     >>> different_column(("mass", "length"), ("length", "mass"))
     "column 0 is called 'length' instead of 'mass'"
     """
-    if all(map(_NUMBERED.fullmatch, trained)) or all(map(_NUMBERED.fullmatch, found)):  # also if there are none
+    if not own_names(trained) or not own_names(found):
         return None
     pairs = enumerate(zip(trained, found, strict=True))
     return next((f"column {k} is called {new!r} instead of {old!r}" for k, (old, new) in pairs if old != new), None)

@@ -115,7 +115,8 @@ def _data(data: DataIdentity) -> list[str]:
 
 
 def _numbers(run: RunContents) -> list[str]:
-    known = [(name, _plain(value, 300)) for name, (value,) in number_lines([run]) if value and value != _verdict(run)]
+    lines = number_lines([run])
+    known = [(_plain(name), _plain(value, 300)) for name, (value,) in lines if value and value != _verdict(run)]
     is_evaluated = run.evaluation is not None
     return [_table(known), UNITS if is_evaluated else "**Not evaluated**: no likelihood was measured."]
 

@@ -69,7 +69,8 @@ class HubMixin(ABC):
             Replace the folder if it holds a model that was saved in this way, and nothing else.
         """
         folder = Path(save_directory)
-        if force and folder.exists() and not _is_shared(folder):
+        is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+        if force and is_taken and not _is_shared(folder):
             raise FileError(f"{folder} holds something else than a shared model; choose another folder")
         from bype.share.card import add_card, add_records
 
