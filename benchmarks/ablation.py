@@ -67,8 +67,8 @@ def train_and_measure(run: Path, data: str, store: Path, rule: str, seed: int, s
 
 def show(run: Path, folder: Path) -> None:
     """Draw the heaviest pseudo-points of a run."""
-    points, probabilities = points_of(TrainedRun.open(run).model)
-    draw_heaviest(points, probabilities, folder / f"{run.name}.png")
+    own = points_of(TrainedRun.open(run).model)
+    draw_heaviest(own.points, own.probabilities, folder / f"{run.name}.png")
 
 
 def mean(values: list[float]) -> str:

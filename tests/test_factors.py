@@ -65,6 +65,20 @@ def test_leading_components_without_the_covariance_matrix(monkeypatch):
     assert float((found.log_prob(x) - exact.log_prob(x)).mean().abs()) < 0.02
 
 
+def test_factor_analysis_without_the_covariance_matrix(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    loadings, scales = torch.randn(80, 5, generator=generator), torch.randn(80, generator=generator).exp()
+    x = torch.randn(2000, 5, generator=generator) @ loadings.T + scales * torch.randn(2000, 80, generator=generator)
+    exact = factor_analysis(in_batches(x), 5)
+    monkeypatch.setattr(factors, "_EXACT_DIMENSIONS", 10)
+    found = factor_analysis(in_batches(x), 5)
+    assert float((found.log_prob(x) - exact.log_prob(x)).mean().abs()) < 0.02
+    components = probabilistic_pca(in_batches(x), 5)
+    leftover = x.var(0, correction=0) - components.loadings.square().sum(1)
+    coarse = LinearGaussian.of(components.center, components.loadings, leftover)
+    assert float((exact.log_prob(x) - coarse.log_prob(x)).mean()) > 1  # what the steps gain
+
+
 def test_constant_columns_and_few_examples_have_a_floor():
     x = torch.zeros(3, 6)
     x[:, 0] = torch.tensor([1.0, 2.0, 4.0])

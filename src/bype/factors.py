@@ -106,7 +106,7 @@ def factor_analysis(batches: Batches, num_latents: int, floor: float = 1e-12) ->
     """Fit a linear model whose noise has a variance of each dimension's own, by maximum likelihood.
 
     Each step maximises the likelihood in the loadings, given the noise, and then sets the noise to what the loadings
-    leave of each variance.
+    leave of each variance. Large examples take fewer steps, each in a few passes over the data.
 
     Parameters
     ----------
@@ -123,17 +123,21 @@ def factor_analysis(batches: Batches, num_latents: int, floor: float = 1e-12) ->
     """
     start = probabilistic_pca(batches, num_latents, floor)
     center, num_latents = start.center, start.loadings.shape[1]
-    if len(center) > _EXACT_DIMENSIONS:  # the covariance matrix is too large: what the components leave is noise
-        _, variance, _ = mean_and_variance(batches)
-        noise = (variance - start.loadings.square().sum(1)).clamp_min(floor)
-        return LinearGaussian.of(center, start.loadings, noise)
-    matrix = covariance(batches, center)
-    loadings, noise = start.loadings, (matrix.diagonal() - start.loadings.square().sum(1)).clamp_min(floor)
+    _, variance, count = mean_and_variance(batches)
+    matrix = covariance(batches, center) if len(center) <= _EXACT_DIMENSIONS else None
+
+    def leading(root: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the largest eigenvalues of the covariance of x / root, and their vectors."""
+        if matrix is not None:
+            return _leading(matrix / root / root[:, None], num_latents)
+        return _subspace_iteration(lambda: (x / root for x in batches()), center / root, count, num_latents)
+
+    loadings, noise = start.loadings, (variance - start.loadings.square().sum(1)).clamp_min(floor)
     for _ in range(_FACTOR_STEPS if len(center) <= 300 else _FACTOR_STEPS // 10):
         root = noise.sqrt()
-        values, vectors = _leading(matrix / root / root[:, None], num_latents)
+        values, vectors = leading(root)
         loadings = root[:, None] * vectors * (values - 1).clamp_min(0).sqrt()
-        before, noise = noise, (matrix.diagonal() - loadings.square().sum(1)).clamp_min(floor)
+        before, noise = noise, (variance - loadings.square().sum(1)).clamp_min(floor)
         if (noise.log() - before.log()).abs().max() < 1e-5:
             break
     return LinearGaussian.of(center, loadings, noise)

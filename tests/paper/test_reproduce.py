@@ -412,6 +412,14 @@ def test_seconds_of_an_epoch_leave_out_the_time_between_two_processes(tmp_path):
     (tmp_path / "timings.jsonl").write_text("\n".join(lines))
     assert seconds_per_epoch(tmp_path, 100) == pytest.approx(100 * (2.0 + 10.0 + 3.0 + 1.5) / 30, abs=1e-3)
     assert seconds_per_epoch(tmp_path / "none", 100) is None
+    told = [
+        (10, 20.0, "a"),
+        (20, 21.0, "b"),
+        (30, 41.0, "b"),
+    ]  # b was slower to its first line
+    lines = [json.dumps({"step": step, "seconds_in_process": s, "process": name}) for step, s, name in told]
+    (tmp_path / "timings.jsonl").write_text("\n".join(lines))
+    assert seconds_per_epoch(tmp_path, 10) == 20.0
 
 
 def test_hours_are_counted_by_hand():

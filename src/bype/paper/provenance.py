@@ -62,7 +62,8 @@ def seconds_per_epoch(run: Path, steps: int) -> float | None:
     seconds = done = 0.0
     for before, after in itertools.pairwise(lines):
         passed, steps_apart = (after[name] - before[name] for name in ("seconds_in_process", "step"))
-        if passed > 0 and steps_apart >= 0:  # else another process resumed in between; an update adds time and no step
+        is_one_process = before.get("process") == after.get("process")  # else another one resumed in between
+        if is_one_process and passed > 0 and steps_apart >= 0:  # an update adds time and no step
             seconds += passed
             done += steps_apart
     return round(seconds / done * steps, 3) if done else None

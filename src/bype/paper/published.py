@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Number(NamedTuple):
-    """A printed number and the standard deviation printed beside it, if any."""
+    """A printed number, and the number printed after its ±, if any; the paper does not say what that is."""
 
     value: float
     error: float | None = None

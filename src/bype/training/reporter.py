@@ -1,5 +1,6 @@
 """Reports of training: the files of the run directory, the display, TensorBoard. Only one process writes them."""
 
+import secrets
 import time
 from typing import Any
 
@@ -84,7 +85,7 @@ class RunReporter(Reporter):
         self._display = display
         self._metrics: MetricsFile | None = None
         self._board: Any = None
-        self._start = time.perf_counter()
+        self._start, self._process = time.perf_counter(), secrets.token_hex(4)
         self._monitored = 0.0
         self._newest: tuple[int, Timings] | None = None
 
@@ -124,7 +125,7 @@ class RunReporter(Reporter):
         self._run.check_fence()
         self._open_metrics().append({"step": step, "epoch": round(epoch, 6), **line})
         seconds = round(time.perf_counter() - self._start, 3)
-        self._run.append("timings.jsonl", {"step": step, "seconds_in_process": seconds})
+        self._run.append("timings.jsonl", {"step": step, "seconds_in_process": seconds, "process": self._process})
         self._display.show(step, line)
         if self._board is not None:
             self._board.show(step, line)
