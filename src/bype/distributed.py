@@ -254,9 +254,9 @@ def open_group(seconds: float | None = None, device: torch.device | None = None)
     if size == 1:
         yield group
         return
-    wait = seconds or timeout_seconds()
     # Process 0 may wait for a lock whose holder has died, which takes twice the timeout, and the others for process 0.
-    timeout, patience = (datetime.timedelta(seconds=s) for s in (wait, max(_START_SECONDS, 2 * wait + 60)))
+    waits = seconds or timeout_seconds(), max(_START_SECONDS, 2 * timeout_seconds() + 60)
+    timeout, patience = (datetime.timedelta(seconds=s) for s in waits)
     try:
         store, _, _ = next(rendezvous("env://", timeout=patience))
         fresh = PrefixStore(_agree_on_round(store, rank, size), store)

@@ -16,6 +16,8 @@ _EXACT_DIMENSIONS = 1024
 _SPARE_DIRECTIONS = 16
 _PASSES = 4
 _FACTOR_STEPS = 300
+_FEW_STEPS = 8
+"""Of factor analysis without the covariance matrix: each takes two passes over the data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,16 +128,19 @@ def factor_analysis(batches: Batches, num_latents: int, floor: float = 1e-12) ->
     _, variance, count = mean_and_variance(batches)
     matrix = covariance(batches, center) if len(center) <= _EXACT_DIMENSIONS else None
 
-    def leading(root: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the largest eigenvalues of the covariance of x / root, and their vectors."""
+    def leading(root: Tensor, loadings: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the largest eigenvalues of the covariance of x / root, and their vectors; they are near loadings."""
         if matrix is not None:
             return _leading(matrix / root / root[:, None], num_latents)
-        return _subspace_iteration(lambda: (x / root for x in batches()), center / root, count, num_latents)
+        scaled, near = root.float(), (loadings / root[:, None]).float()
+        return _subspace_iteration(
+            lambda: (x / scaled for x in batches()), center / root, count, num_latents, near, passes=2
+        )
 
     loadings, noise = start.loadings, (variance - start.loadings.square().sum(1)).clamp_min(floor)
-    for _ in range(_FACTOR_STEPS if len(center) <= 300 else _FACTOR_STEPS // 10):
+    for _ in range(_FACTOR_STEPS if len(center) <= 300 else _FACTOR_STEPS // 10 if matrix is not None else _FEW_STEPS):
         root = noise.sqrt()
-        values, vectors = leading(root)
+        values, vectors = leading(root, loadings)
         loadings = root[:, None] * vectors * (values - 1).clamp_min(0).sqrt()
         before, noise = noise, (variance - loadings.square().sum(1)).clamp_min(floor)
         if (noise.log() - before.log()).abs().max() < 1e-5:
@@ -159,10 +164,15 @@ def _leading(matrix: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values[kept].flip(0), vectors[:, kept].flip(1)
 
 
-def _subspace_iteration(batches: Batches, center: Tensor, count: int, num_latents: int) -> tuple[Tensor, Tensor]:
+def _subspace_iteration(
+    batches: Batches, center: Tensor, count: int, num_latents: int, near: Tensor | None = None, passes: int = _PASSES
+) -> tuple[Tensor, Tensor]:
+    """Return the largest eigenvalues of the covariance, and their vectors; ``near`` are directions to start from."""
     width = min(num_latents + _SPARE_DIRECTIONS, len(center), count)
     basis = torch.randn(len(center), width, generator=torch.Generator().manual_seed(0))
-    for _ in range(_PASSES):
+    if near is not None:
+        basis[:, : near.shape[1]] = near
+    for _ in range(passes):
         basis = torch.linalg.qr(basis).Q
         product = torch.zeros_like(basis)
         for x in batches():

@@ -1,5 +1,7 @@
 """Data that could be lost or mixed up without a word: each case is read right, or refused with its reason."""
 
+import errno
+import json
 import os
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bype.cli import main
 from bype.data import writer as writer_module
 from bype.data.manifest import StoreError
 from bype.data.prepare import prepare
@@ -26,6 +29,13 @@ def test_columns_of_one_name_are_refused(tmp_path, label):
     (tmp_path / "t.csv").write_text("a,a,b\n" + "1,10,100\n" * 20)
     with pytest.raises(SourceError, match="several columns called 'a'"):
         open_source(tmp_path / "t.csv", SourceOptions(label=label))
+
+
+def test_columns_of_one_name_that_a_model_does_not_take_do_not_matter(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,note,note\n" + "1,2,3,4\n" * 20)
+    source = open_source(tmp_path / "t.csv", SourceOptions(columns=("b", "a")))
+    assert source.names == ("b", "a")
+    assert source.unused == ("note", "note")
 
 
 def test_columns_of_one_name_in_parquet_are_refused(tmp_path):
@@ -50,6 +60,8 @@ def test_a_class_folder_with_a_link_to_it_keeps_its_name(tmp_path):
         picture(tmp_path / "elsewhere" / f"{k}.png")
     (tmp_path / "photos" / "alias").symlink_to(tmp_path / "photos" / "zebra")
     (tmp_path / "photos" / "cat" / "loop").symlink_to(tmp_path / "photos")
+    (tmp_path / "photos" / "self.png").symlink_to(tmp_path / "photos" / "self.png")
+    (tmp_path / "photos" / "nowhere").symlink_to(tmp_path / "photos" / "cat" / "1.png" / "x")
     (tmp_path / "photos" / "dog").symlink_to(tmp_path / "elsewhere")
     source = open_source(tmp_path / "photos", SourceOptions())
     assert source.classes == ("cat", "dog", "zebra")
@@ -127,6 +139,33 @@ def test_two_preparations_of_one_store_do_not_mix(tmp_path):
     assert not (tmp_path / "s" / "lock").exists()
 
 
+def test_a_store_is_prepared_on_a_disk_without_locks(tmp_path, monkeypatch):
+    def no_locks(descriptor, **_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(writer_module, "lock", no_locks)
+    with StoreWriter(tmp_path / "s", (3,), "uint8", source="test", has_labels=False) as out:
+        out.append("train", np.zeros((5, 3), dtype=np.uint8))
+    Store(tmp_path / "s").verify()
+
+
+def test_two_fits_of_one_folder_do_not_mix(tmp_path, capsys):
+    generator = np.random.default_rng(0)
+    for name in "ab":
+        np.savetxt(tmp_path / f"{name}.csv", generator.normal(size=(40, 3)), delimiter=",")
+    out = tmp_path / "out"
+    out.mkdir()
+    with StoreWriter(out / "store", (3,), "float32", source="of another process", has_labels=False) as other:
+        other.append("train", np.zeros((20, 3), dtype=np.float32))
+        other.append("validation", np.zeros((20, 3), dtype=np.float32))
+        (out / "fit.json").write_text(
+            json.dumps({"data": str(tmp_path / "a.csv"), "minutes": 0.05, "size": None, "label": None, "seed": 0})
+        )
+        assert main(["fit", str(tmp_path / "b.csv"), "--out", str(out), "--minutes", "0.05"]) == 1
+        assert "another process is preparing" in capsys.readouterr().err
+        assert (out / "fit.json").exists()
+
+
 def test_shards_grow_so_that_a_large_store_has_few_files(tmp_path, monkeypatch):
     monkeypatch.setattr(writer_module, "_SHARD_BYTES", 3)
     monkeypatch.setattr(writer_module, "_SHARDS_OF_A_SIZE", 4)
@@ -141,6 +180,7 @@ def test_shards_grow_so_that_a_large_store_has_few_files(tmp_path, monkeypatch):
     assert np.array_equal(store.split("train").read(np.arange(100)), rows)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists open files in /proc")
 def test_files_are_closed_if_a_shard_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(writer_module, "_SHARD_BYTES", 30)
     with StoreWriter(tmp_path / "s", (3,), "uint8", source="test", has_labels=False) as out:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +221,7 @@ def test_a_changed_file_is_found_by_the_check_and_a_lost_one_named(tmp_path, nam
         split.origins(np.arange(3))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists open files in /proc")
 def test_files_are_closed_when_the_disk_is_full(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")

@@ -224,13 +224,14 @@ def _store(options: _Fit) -> "Store":
         with progress_bar("preparing") as report:
             prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
         is_ours = True
+        _write_request(options)  # again: a command that was refused meanwhile may have written its own
         say_skipped(prepared.skipped)
         say_unused(prepared.unused)
         _require_usable(Store(folder))
     except Exception:
         if is_ours:  # the same command shall read the data again, once they are mended
             shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
+        if not (folder.exists() or partial_of(folder).exists()):  # else another process is at work here
             (options.out / _REQUEST).unlink(missing_ok=True)
         raise
     counts = ", ".join(f"{split.num_rows:,} {name}" for name, split in prepared.manifest.splits.items())

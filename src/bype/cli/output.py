@@ -68,6 +68,8 @@ def printing(words: list[str]) -> Iterator[list[str]]:
 
 def _plain(value: Any) -> Any:
     """Return a result as what JSON can hold; a number that is not finite becomes null."""
+    from bype.data.files import printable
+
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _plain(dataclasses.asdict(value))
     if isinstance(value, dict):
@@ -76,7 +78,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return str(value) if isinstance(value, Path) else value
+    return printable(str(value)) if isinstance(value, str | Path) else value
 
 
 def counted(number: int, noun: str) -> str:

@@ -30,7 +30,7 @@ from bype.data.origins import Origin, OriginsWriter
 from bype.system import lock, open_file, sync_folder
 
 _SHARD_BYTES = 2**28
-_SHARDS_OF_A_SIZE = 32
+_SHARDS_OF_A_SIZE = 16
 """After so many shards, shards are twice as large: ten terabytes are then some hundred files, which all stay open."""
 _LOCK = "lock"
 
@@ -83,7 +83,10 @@ class StoreWriter:
         """Lock the partial folder, or say that a living process writes to it."""
         path = self._partial / _LOCK
         descriptor = open_file(path, WRITE_FLAGS)
-        is_free = lock(descriptor) is not False  # where the system has no locks, nobody can tell
+        try:
+            is_free = lock(descriptor) is not False
+        except OSError:  # this disk has no locks, so nobody can tell
+            is_free = True
         if not (is_free and path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())):
             os.close(descriptor)
             raise StoreError(f"another process is preparing {self._folder}; wait for it, or choose another folder")
@@ -146,8 +149,10 @@ class StoreWriter:
             if error is None:
                 self._finish()
         finally:
-            self._release()
+            if sys.platform == "win32":
+                self._release()  # it removes no open file
             shutil.rmtree(self._partial, ignore_errors=True)
+            self._release()
 
     def _finish(self) -> None:
         require("train" in self._shards, "there are no examples for the train split")
@@ -165,9 +170,10 @@ class StoreWriter:
         )
         self._origins.finish({name: split.num_rows for name, split in splits.items()})
         write_synced(self._partial / "manifest.json", content)
-        self._release()  # Windows removes no open file
-        (self._partial / _LOCK).unlink()
+        if sys.platform == "win32":
+            self._release()  # it moves no open file
         self._partial.rename(self._folder)
+        (self._folder / _LOCK).unlink()
         sync_folder(self._folder.parent)
 
 

@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 from torch import Tensor
 
 from bype.data.files import FileError
-from bype.distributed import GroupError
 from bype.estimator.fitted import ABOUT, Fitted, Parameters
 from bype.estimator.fitting import device_of, fit_examples, seed_of
 from bype.estimator.inputs import examples_to_fit, examples_to_use
@@ -319,7 +318,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         if "_fitted" in state:
             try:
                 self._open(self.device)
-            except GroupError:  # fitted on a device that this machine does not have
+            except RuntimeError:  # fitted on a device that this machine does not have
                 self._open("auto")
 
     def __sklearn_tags__(self) -> Any:

@@ -184,12 +184,12 @@ class CheckpointFolder:
             raise CheckpointError(f"{place} is a link")
         try:
             manifest = decode_file(_Manifest, place / "manifest.json")
+            content = read_bounded(place / "manifest.json", MAX_JSON_BYTES)
         except FileError as error:
             raise CheckpointError(str(error)) from error
         _require(manifest.step == step, f"{place} is of step {manifest.step}, according to its manifest")
         # The content is written in one way only, so even a missing line feed at the end is noticed.
-        whole = (place / "manifest.json").read_bytes() == to_json(asdict(manifest))
-        _require(whole, f"{place / 'manifest.json'} has changed since it was written")
+        _require(content == to_json(asdict(manifest)), f"{place / 'manifest.json'} has changed since it was written")
         return place, manifest
 
     def load_newest(self, warn: Callable[[str], None], max_bytes: int) -> Checkpoint | None:

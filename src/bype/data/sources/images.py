@@ -44,30 +44,37 @@ def open_images(place: Path, options: SourceOptions) -> Source:
 
 
 def holds_images(folder: Path) -> bool:
-    """Tell whether there are image files below a folder."""
-    return next(_files_in(folder), None) is not None
+    """Tell whether there are image files below a folder, as far as it can be read."""
+    return next(_files_in(folder, is_strict=False), None) is not None
 
 
-def _files_in(folder: Path) -> Iterator[Path]:
+def _files_in(folder: Path, is_strict: bool = True) -> Iterator[Path]:
     """Go through the image files below a folder, also behind links to folders; hidden ones are left out.
 
     No folder is read twice. Links come last, so that a folder with a link to it beside it is read under its own name.
     """
-    folders, links, seen = [str(folder)], list[str](), set[str]()
+    folders, links, seen = [folder], list[Path](), set[str]()
     while folders or links:
         place = folders.pop() if folders else links.pop(0)
         if (real := os.path.realpath(place)) in seen:
             continue
         seen.add(real)
-        with os.scandir(place) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+        try:
+            with os.scandir(place) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            if is_strict:  # a folder that cannot be read must not be missing in silence
+                raise
+            continue
         for entry in found:
             if entry.name.startswith("."):
                 continue
-            if entry.is_dir():
-                (links if entry.is_symlink() else folders).append(entry.path)
-            elif Path(entry.name).suffix.lower() in IMAGE_SUFFIXES and entry.is_file():
-                yield Path(entry.path)
+            path, is_link = Path(entry.path), entry.is_symlink()
+            target = path if is_link else entry  # an entry raises if a link leads nowhere; a path asks the disk again
+            if target.is_dir():
+                (links if is_link else folders).append(path)
+            elif path.suffix.lower() in IMAGE_SUFFIXES and target.is_file():
+                yield path
 
 
 def _refuse_stray(folder: Path, splits: dict[Path, str | None]) -> None:

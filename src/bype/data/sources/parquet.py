@@ -153,7 +153,6 @@ class _Table:
         if self.num_rows == 0:
             raise SourceError(f"{files[0]} has no rows")
         self._schema = schemas[0]
-        require_distinct(files[0], self._schema.names)
         self.columns = {field.name: str(field.type) for field in self._schema}
         if label is not None and label not in self.columns:
             near = did_you_mean(label, self.columns)
@@ -179,6 +178,8 @@ class _Table:
         self.unused = (
             () if pictures else tuple(name for name in self.columns if name not in {*left_out, *self.features})
         )
+        used = {self.label, self.picture_column, *self.features}
+        require_distinct(files[0], [name for name in self._schema.names if name in used])
         for name in self.features:
             self._require_numbers(name)
         if not pictures and not self.features:

@@ -74,7 +74,6 @@ class _Table:
                 f"{path}: column {[bool(name.strip()) for name in first].index(False) + 1} has no name; if it is the "
                 f"index of a pandas table, write the file with to_csv(..., index=False), else give it a name"
             )
-        require_distinct(path, self.columns)
         if label is not None and label not in self.columns:
             near = did_you_mean(label, self.columns)
             raise SourceError(f"{path} has no column {label!r}; it has {', '.join(self.columns)}{near}")
@@ -82,6 +81,7 @@ class _Table:
         self.features = [name for k, name in enumerate(self.columns) if k != self.label_column]
         if self.has_header and any(name in wanted for name in self.columns):
             self.features = wanted_columns(path, self.columns, wanted)
+        require_distinct(path, [name for name in self.columns if name == label or name in self.features])
         self._places = [self.columns.index(name) for name in self.features]
         self.unused = [name for k, name in enumerate(self.columns) if k not in (*self._places, self.label_column)]
         if not self.features:
