@@ -71,10 +71,7 @@ class StoreWriter:
         require(not self._folder.exists(), f"{self._folder} exists already; remove it, or choose another folder")
         if self._partial.exists():
             self._claim()
-            if sys.platform == "win32":
-                self._release()  # it removes no open file
-            shutil.rmtree(self._partial)  # left by a process that was killed
-            self._release()
+            self._remove_partial()  # left by a process that was killed
         self._partial.mkdir(parents=True)
         self._claim()
         return self
@@ -96,6 +93,12 @@ class StoreWriter:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _remove_partial(self, ignore_errors: bool = False) -> None:
+        if sys.platform == "win32":
+            self._release()  # it removes no open file
+        shutil.rmtree(self._partial, ignore_errors=ignore_errors)
+        self._release()
 
     def append(
         self,
@@ -149,10 +152,7 @@ class StoreWriter:
             if error is None:
                 self._finish()
         finally:
-            if sys.platform == "win32":
-                self._release()  # it removes no open file
-            shutil.rmtree(self._partial, ignore_errors=True)
-            self._release()
+            self._remove_partial(ignore_errors=True)
 
     def _finish(self) -> None:
         require("train" in self._shards, "there are no examples for the train split")

@@ -99,8 +99,8 @@ def _speed() -> Item:
                 Line((DATA_LABELS[data], LABELS[prior], "seconds for an epoch"), cell, "seconds", seconds),
             ]
     note = (
-        "The paper's seconds are of a GPU (1080 Ti), ours of a CPU that may have been busy, with one thread or more: do "
-        "not compare them. `benchmarks/README.md` has careful timings. Seconds are of full runs only, since reduced "
+        "The paper's seconds are of a GPU (1080 Ti), ours of a CPU that may have been busy, with one thread or more: "
+        "do not compare them. `benchmarks/README.md` has careful timings. Seconds are of full runs only, since reduced "
         "ones have other batches." + _OWN
     )
     title = "Speed: negative log-likelihood and seconds for an epoch of training"

@@ -68,17 +68,18 @@ class TrainedRun:
             way_out = "this is a store; give a run that was trained on it" if is_data else "make one with: bype fit"
             raise RunError(f"{folder} is no run, it has no config.json; {way_out}")
         while True:
-            step = best_checkpoint(folder)[1]
+            checkpoints, step = best_checkpoint(folder)
             try:
-                return cls._open(folder, data, device)
+                return cls._open(folder, data, device, checkpoints, step)
             except CheckpointError:
                 if best_checkpoint(folder)[1] == step:  # else training has replaced it by a better one
                     raise
 
     @classmethod
-    def _open(cls, folder: Path, data: Path | None, device: torch.device | str) -> Self:
+    def _open(
+        cls, folder: Path, data: Path | None, device: torch.device | str, checkpoints: CheckpointFolder, step: int
+    ) -> Self:
         config, identity = read_config(folder)
-        checkpoints, step = best_checkpoint(folder)
         size = checkpoints.model_bytes(step)
         needed = model_bytes(config, identity.shape, identity.num_train)
         if not size - _SLACK_BYTES <= needed <= size:

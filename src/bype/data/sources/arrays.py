@@ -124,9 +124,10 @@ class _Arrays:
         self.path = path
         self._members = {"x": None} if path.suffix.lower() == ".npy" else self._archive_members()
         self.headers: dict[str, Header] = {}
+        self._is_turned: dict[str, bool] = {}
         for name in self._members:
-            with self._open(name) as (_, header, _):
-                self.headers[name] = header
+            with self._open(name) as (_, header, is_turned):
+                self.headers[name], self._is_turned[name] = header, is_turned
         if not self.headers:
             raise SourceError(f"{path} holds no arrays")
 
@@ -169,14 +170,13 @@ class _Arrays:
 
     def require_usable(self, name: str) -> None:
         """Refuse an array that cannot be read as a stream of numbers."""
-        with self._open(name) as (_, (shape, dtype), is_turned):
-            pass
+        shape, dtype = self.headers[name]
         what = f"{self.path}: the array {name!r}" if self.path.suffix.lower() == ".npz" else f"{self.path}: the array"
         if dtype.hasobject:
             raise SourceError(f"{what} holds Python objects, not numbers; save it as numbers: array.astype(float)")
         if not shape or 0 in shape:
             raise SourceError(f"{what} has shape {shape}, which has no examples")
-        if is_turned and math.prod(shape) * dtype.itemsize > _MAX_TURNED_BYTES:
+        if self._is_turned[name] and math.prod(shape) * dtype.itemsize > _MAX_TURNED_BYTES:
             raise SourceError(f"{what} is large and in Fortran order; save it with np.ascontiguousarray(array)")
 
     def _blocks(self, name: str) -> Iterator[np.ndarray[Any, Any]]:
