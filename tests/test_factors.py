@@ -16,6 +16,12 @@ def table():
     return torch.from_numpy(x)
 
 
+def table_of_varied_scales():
+    generator = torch.Generator().manual_seed(0)
+    loadings, scales = torch.randn(80, 5, generator=generator), torch.randn(80, generator=generator).exp()
+    return torch.randn(2000, 5, generator=generator) @ loadings.T + scales * torch.randn(2000, 80, generator=generator)
+
+
 def in_batches(x):
     return lambda: torch.split(x, 100)
 
@@ -57,6 +63,15 @@ def test_factor_analysis_is_at_least_as_likely_as_scikit_learns():
     assert float(factor_analysis(in_batches(x), 10).log_prob(x).mean()) > theirs - 0.05
 
 
+def test_factor_analysis_of_varied_scales_is_scikit_learns():
+    x = table_of_varied_scales()
+    # From its usual start, noise of 1, it stays 15 nats behind.
+    theirs = FactorAnalysis(5, tol=0.1, svd_method="lapack", noise_variance_init=x.var(0).numpy()).fit(x.numpy())
+    assert float(factor_analysis(in_batches(x), 5).log_prob(x).mean()) == pytest.approx(
+        theirs.score(x.numpy()), abs=0.01
+    )
+
+
 def test_leading_components_without_the_covariance_matrix(monkeypatch):
     x = torch.from_numpy(load_digits().data)
     exact = probabilistic_pca(in_batches(x), 12)
@@ -66,13 +81,11 @@ def test_leading_components_without_the_covariance_matrix(monkeypatch):
 
 
 def test_factor_analysis_without_the_covariance_matrix(monkeypatch):
-    generator = torch.Generator().manual_seed(0)
-    loadings, scales = torch.randn(80, 5, generator=generator), torch.randn(80, generator=generator).exp()
-    x = torch.randn(2000, 5, generator=generator) @ loadings.T + scales * torch.randn(2000, 80, generator=generator)
+    x = table_of_varied_scales()
     exact = factor_analysis(in_batches(x), 5)
     monkeypatch.setattr(factors, "_EXACT_DIMENSIONS", 10)
     found = factor_analysis(in_batches(x), 5)
-    assert float((found.log_prob(x) - exact.log_prob(x)).mean().abs()) < 0.02
+    assert float((found.log_prob(x) - exact.log_prob(x)).mean().abs()) < 0.1  # after 8 steps instead of 300
     components = probabilistic_pca(in_batches(x), 5)
     leftover = x.var(0, correction=0) - components.loadings.square().sum(1)
     coarse = LinearGaussian.of(components.center, components.loadings, leftover)

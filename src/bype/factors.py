@@ -123,22 +123,26 @@ def factor_analysis(batches: Batches, num_latents: int, floor: float = 1e-12) ->
     ----------
     D. Barber, Bayesian Reasoning and Machine Learning, 2012, Algorithm 21.1.
     """
-    start = probabilistic_pca(batches, num_latents, floor)
-    center, num_latents = start.center, start.loadings.shape[1]
-    _, variance, count = mean_and_variance(batches)
-    matrix = covariance(batches, center) if len(center) <= _EXACT_DIMENSIONS else None
+    center, variance, count = mean_and_variance(batches)
+    num_latents = min(num_latents, len(center) - 1, count - 1)
+    if len(center) <= _EXACT_DIMENSIONS:
+        matrix, steps = covariance(batches, center), _FACTOR_STEPS if len(center) <= 300 else _FACTOR_STEPS // 10
+    else:
+        matrix, steps = None, _FEW_STEPS
 
     def leading(root: Tensor, loadings: Tensor) -> tuple[Tensor, Tensor]:
         """Return the largest eigenvalues of the covariance of x / root, and their vectors; they are near loadings."""
         if matrix is not None:
             return _leading(matrix / root / root[:, None], num_latents)
-        scaled, near = root.float(), (loadings / root[:, None]).float()
+        scaled = root.float()
+        near, passes = ((loadings / root[:, None]).float(), 2) if loadings.any() else (None, _PASSES)
         return _subspace_iteration(
-            lambda: (x / scaled for x in batches()), center / root, count, num_latents, near, passes=2
+            lambda: (x / scaled for x in batches()), center / root, count, num_latents, near, passes
         )
 
-    loadings, noise = start.loadings, (variance - start.loadings.square().sum(1)).clamp_min(floor)
-    for _ in range(_FACTOR_STEPS if len(center) <= 300 else _FACTOR_STEPS // 10 if matrix is not None else _FEW_STEPS):
+    # From the noise of PCA, steps can stay for long where a latent explains one dimension and nothing else.
+    noise, loadings = variance.clamp_min(floor), variance.new_zeros(len(variance), num_latents)
+    for _ in range(steps):
         root = noise.sqrt()
         values, vectors = leading(root, loadings)
         loadings = root[:, None] * vectors * (values - 1).clamp_min(0).sqrt()
