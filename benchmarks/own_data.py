@@ -4,13 +4,16 @@ Run from the root of the repository, while nothing else runs::
 
     python benchmarks/own_data.py --images FOLDER --tables FOLDER --faces FOLDER --celeba FOLDER --out results/own-data
     python benchmarks/own_data.py --out results/own-data --page
+    python benchmarks/own_data.py --images FOLDER --latent-dim 200 --out results/own-data-latents
+    python benchmarks/own_data.py --out results/own-data-latents --beside results/own-data --page
 
 ``--images`` holds the folders ``fashion-mnist`` and ``cifar10``, as they are downloaded; ``--tables`` the ``.npz``
 files of ADBench with X and y; ``--faces`` folders of face images; ``--celeba`` some thousands of CelebA's aligned
 JPEG files, which are for research only: neither they nor pictures made of them belong in a repository. What is left out
 is not run. A set is a folder of images or a ``.npy`` file; ``bype fit DATA --out RUN --minutes M --seed S`` is all that
-happens to it. Columns with ten values or fewer are left out of tables. Every model is scored on the same test examples,
-in nats of the same pixels or columns; tables with the same smallest variance, (a hundredth of a column's spread)².
+happens to it, with ``--latent-dim`` if that is given. Columns with ten values or fewer are left out of tables. Every
+model is scored on the same test examples, in nats of the same pixels or columns; tables with the same smallest
+variance, (a hundredth of a column's spread)².
 """
 
 import argparse
@@ -41,7 +44,7 @@ from bype.data.examples import StoreSource, spread_rows
 from bype.data.sources import SourceOptions, open_source
 from bype.data.store import Store
 from bype.evaluation.records import read_results
-from bype.factors import factor_analysis, probabilistic_pca
+from bype.factors import LinearGaussian, factor_analysis, probabilistic_pca
 from bype.models.linear_start import COLUMN_FLOOR, PIXEL_FLOOR, fit_linear, linear_batches
 from bype.run.opened import TrainedRun
 from measure import commit, head, machine
@@ -131,10 +134,37 @@ def simple_images(run: TrainedRun, store: Store, rows: np.ndarray) -> Nats:
     # The run's own results have the better of these two.
     models = {"PCA of the images as they are": plain, "PCA of the same flips and shifts": augmented}
     found = {name: -float(model.log_prob(x).mean()) for name, model in models.items()}
+    best, num_latents = best_pca(run, store, (Augmentation(), augmentation))
+    found |= {"best PCA": -float(best.log_prob(x).mean()), "latents of the best PCA": num_latents}
     if math.prod(run.data.shape) <= 1024:
         factors = factor_analysis(linear_batches(train, 0, most=50_000), run.config.latent_dim, PIXEL_FLOOR)
         found["factor analysis"] = -float(factors.log_prob(x).mean())
     return found
+
+
+def best_pca(run: TrainedRun, store: Store, augmentations: tuple[Augmentation, ...]) -> tuple[LinearGaussian, int]:
+    """Return the PCA that makes validation images the most likely, and its number of latents.
+
+    The number is 10, doubled while that helps.
+    """
+    train, validation = (StoreSource(store.split(name)) for name in ("train", "validation"))
+    held_out = validation.read(spread_rows(len(validation), 2000)).flatten(1)
+
+    def score(model: LinearGaussian) -> float:
+        return float(model.log_prob(held_out).mean())
+
+    def best_of(num_latents: int) -> LinearGaussian:
+        batches = [linear_batches(train, 0, augmentation, most=50_000) for augmentation in set(augmentations)]
+        return max((probabilistic_pca(found, num_latents, PIXEL_FLOOR) for found in batches), key=score)
+
+    num_latents, most = 10, math.prod(run.data.shape) - 1
+    best = best_of(num_latents)
+    while num_latents < most:
+        other = best_of(min(2 * num_latents, most))
+        if score(other) <= score(best):
+            break
+        best, num_latents = other, min(2 * num_latents, most)
+    return best, num_latents
 
 
 def simple_tables(run: TrainedRun, store: Store, rows: np.ndarray) -> Nats:
@@ -159,14 +189,18 @@ def simple_tables(run: TrainedRun, store: Store, rows: np.ndarray) -> Nats:
     return {name: -float(model.score(test)) - shift for name, model in score.items()}
 
 
-def fit(name: str, data: Path, minutes: float, seed: int, is_image: bool, out: Path) -> None:
+def fit(
+    name: str, data: Path, minutes: float, seed: int, is_image: bool, out: Path, latent_dim: int | None = None
+) -> None:
     """Fit a set, score the simple things, and keep the record."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
         said = io.StringIO()
         start = time.monotonic()
+        words = [str(data), "--out", str(folder), "--minutes", str(minutes), "--seed", str(seed)]
+        words += [] if latent_dim is None else ["--latent-dim", str(latent_dim)]
         with contextlib.redirect_stdout(said):
-            code = bype(["fit", str(data), "--out", str(folder), "--minutes", str(minutes), "--seed", str(seed)])
+            code = bype(["fit", *words])
         if code:
             raise SystemExit(f"{name}: bype fit ended with {code}")
         seconds = time.monotonic() - start
@@ -253,6 +287,28 @@ def pages(out: Path) -> Iterator[str]:
         yield from _lines_of_tables(tables)
 
 
+def latents_page(out: Path, beside: Path) -> Iterator[str]:
+    """Print what more latents change: the records of image sets in a folder, beside those with the usual number."""
+    yield from head(
+        "images", "seed", "latents", "ours", "PCA, as many latents", "best PCA (its latents)", "squared error",
+        "of PCA", "kNN (K = 5), %", "draws that count",
+    )  # fmt: skip
+    for path in sorted(out.glob("*.json")):
+        more = json.loads(path.read_text())
+        simple = more["simple"]
+        best = f"{simple['best PCA']:,.1f} ({simple['latents of the best PCA']:,.0f})"
+        for record in (json.loads((beside / path.name).read_text()), more):
+            assert record["data"]["fingerprint"] == more["data"]["fingerprint"]
+            nats, baseline = all_nats(record), record["evaluation"]["baseline"]
+            accuracy = (record["evaluation"]["representation"] or {}).get("knn_accuracy", {}).get("5")
+            yield (
+                f"| {record['set']} | {record['seed']} | {record['config']['latent_dim']} | {nats['ours']:,.1f} | "
+                f"{nats['probabilistic PCA']:,.1f} | {best} | {baseline['own_squared_error']:.2f} | "
+                f"{baseline['squared_error']:.2f} | {'' if accuracy is None else f'{100 * accuracy:.1f}'} | "
+                f"{_draws(record):.1f} |"
+            )
+
+
 def _lines_of_tables(records: list[dict[str, Any]]) -> Iterator[str]:
     """One line for each table, with means over seeds, and what they come to."""
     names = ("ours", "factor analysis", "full normal", "mixture of normals", "diagonal normal")
@@ -300,10 +356,13 @@ def main() -> int:
     parser.add_argument("--table-minutes", type=float, default=1.0, help="train tables for so long")
     parser.add_argument("--every-day", action="store_true", help="run three image sets and six tables, once")
     parser.add_argument("--only", default="", help="run sets whose name contains this")
+    parser.add_argument("--latent-dim", type=int, help="set the number of latents; if left out, bype fit chooses it")
     parser.add_argument("--page", action="store_true", help="print the tables of the page and stop")
+    parser.add_argument("--beside", type=Path, help="print the records beside those of this folder")
     options = parser.parse_args()
     if options.page:
-        print("\n".join(pages(options.out)))
+        lines = pages(options.out) if options.beside is None else latents_page(options.out, options.beside)
+        print("\n".join(lines))
         return 0
     images, tables = image_sets(options.images, options.faces, options.celeba), table_sets(options.tables)
     for seed in range(1 if options.every_day else options.seeds):
@@ -313,7 +372,8 @@ def main() -> int:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 minutes = options.minutes if name in images else options.table_minutes
-                fit(name, make(Path(folder) / name), minutes, seed, name in images, options.out)
+                data = make(Path(folder) / name)
+                fit(name, data, minutes, seed, name in images, options.out, options.latent_dim)
     return 0
 
 

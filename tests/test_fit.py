@@ -191,3 +191,14 @@ def test_rows_of_a_table_have_names(tmp_path):
         head, *rows = out.read_text().splitlines()
         assert head == 'mass,"length, cm"'
         assert len(rows) == 3
+
+
+def test_the_number_of_latents_can_be_set(digits, tmp_path, capsys):
+    few = save_images(tmp_path / "few", [np.asarray(Image.open(name)) for name in sorted(digits.iterdir())[:50]])
+    assert fit(few, tmp_path / "run", "--latent-dim", "60") == 0  # more than training examples
+    run = TrainedRun.open(tmp_path / "run")
+    assert run.config.latent_dim == 60
+    assert read_results(tmp_path / "run").evaluations[0].density.negative_log_likelihood.value < 1e4
+    capsys.readouterr()
+    assert fit(few, tmp_path / "run") == 1
+    assert "holds a fit with latent_dim 60, not unset" in capsys.readouterr().err

@@ -40,6 +40,9 @@ class _Fit:
     different sizes, become 64 x 64"""
     label: MaybeName = None
     """Take labels from this column of a table"""
+    latent_dim: MaybeCount = None
+    """Set the dimensions of the latent space; more of them give better likelihoods and reconstructions, and worse
+    samples. If left out: 40, or half the columns of a table, and at most a fifth of the training examples"""
     seed: int = 0
     """Set the seed of all random numbers"""
 
@@ -77,7 +80,7 @@ def fit(words: list[str]) -> int:
     if (options.out / "config.json").exists():
         config, _ = read_config(options.out)
     else:
-        config = suitable_config(store, length_of(options.minutes), options.seed)
+        config = suitable_config(store, length_of(options.minutes), options.seed, latent_dim=options.latent_dim)
     start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
     length = counted(round(60 * options.minutes) or 1, "second")
     say(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {length}")
@@ -155,13 +158,14 @@ class _Request:
     size: int | None
     label: str | None
     seed: int
+    latent_dim: int | None = None
 
     @classmethod
     def of(cls, options: _Fit) -> "_Request":
         from bype.data.sources.hub import PREFIX
 
         data = options.data if options.data.startswith(PREFIX) else str(Path(options.data).absolute())
-        return cls(data, options.minutes, options.size, options.label, options.seed)
+        return cls(data, options.minutes, options.size, options.label, options.seed, options.latent_dim)
 
 
 def _require_same_request(options: _Fit) -> None:
@@ -175,6 +179,7 @@ def _require_same_request(options: _Fit) -> None:
     for name in (field.name for field in dataclasses.fields(_Request)):
         before, now = getattr(saved, name), getattr(asked, name)
         if before != now and not (name == "data" and _is_own_store(options)):
+            before, now = ("unset" if value is None else value for value in (before, now))
             raise UsageError(
                 f"{options.out} holds a fit with {name} {before}, not {now}; "
                 f"choose another --out, or run the command that began it"
