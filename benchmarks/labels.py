@@ -4,10 +4,13 @@ Run from the root of the repository::
 
     python benchmarks/labels.py --stores FOLDER --out results/labels
     python benchmarks/labels.py --out results/labels --page
+    python benchmarks/labels.py --stores FOLDER --latent-dim 200 --out results/labels-latents
+    python benchmarks/labels.py --out results/labels-latents --beside results/labels --page
 
-The stores are FOLDER/mnist and FOLDER/fashion-mnist. Both models are trained for the same number of steps. The judge is
-a classifier of one hidden layer, trained on the real training images. It says how many samples of a class are of that
-class, and how many reconstructions of test images: these are as blurred as samples, but their class is sure.
+The stores are FOLDER/mnist and FOLDER/fashion-mnist; those that are not there are left out. Both models are trained for
+the same number of steps. The judge is a classifier of one hidden layer, trained on the real training images. It says
+how many samples of a class are of that class, and how many reconstructions of test images: these are as blurred as
+samples, but their class is sure.
 """
 
 import argparse
@@ -18,6 +21,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,13 +44,13 @@ def examples(split: Split, most: int = 10**9) -> tuple[torch.Tensor, np.ndarray]
     return StoreSource(split).read(rows), split.labels(rows)
 
 
-def measure(data: str, store: Store, seed: int, steps: int) -> dict[str, object]:
+def measure(data: str, store: Store, seed: int, steps: int, latent_dim: int | None = None) -> dict[str, object]:
     """Train both models and ask the judge."""
     images, labels = examples(store.split("train"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it has not converged: ten epochs are enough to judge
         judge = MLPClassifier((512,), max_iter=10, random_state=seed).fit(images.flatten(1).numpy(), labels)
-    config = suitable_config(store, f"{steps} steps", seed)
+    config = suitable_config(store, f"{steps} steps", seed, latent_dim=latent_dim)
     nats = {}
     for labelled in (False, True):
         with tempfile.TemporaryDirectory() as folder:
@@ -71,6 +75,7 @@ def measure(data: str, store: Store, seed: int, steps: int) -> dict[str, object]
         "data": data,
         "seed": seed,
         "steps": steps,
+        "latents": config.latent_dim,
         "commit": commit(),
         "machine": machine(),
         "fingerprint": store.manifest.fingerprint,
@@ -90,10 +95,24 @@ def pages(out: Path) -> Iterator[str]:
     yield ""
     yield from head("data", "class", *(f"{kind}, %" for kind in KINDS))
     for record in records:
-        found = record["recognised"]
-        mean = {kind: float(np.mean([shares[kind] for shares in found.values()])) for kind in KINDS}
-        for name, shares in {**found, "**all**": mean}.items():
+        for name, shares in {**record["recognised"], "**all**": recognised(record)}.items():
             yield f"| {record['data']} | {name} | {' | '.join(f'{100 * shares[kind]:.1f}' for kind in KINDS)} |"
+
+
+def recognised(record: dict[str, Any]) -> dict[str, float]:
+    """Return the share that the judge takes for their class, in the mean over classes."""
+    return {kind: float(np.mean([shares[kind] for shares in record["recognised"].values()])) for kind in KINDS}
+
+
+def latents_page(out: Path, beside: Path) -> Iterator[str]:
+    """Print what more latents change, with labels: the records in a folder, beside those with the usual number."""
+    yield from head("data", "latents", "−log p(x)", *(f"{kind}, %" for kind in KINDS[1:]))
+    for path in sorted(out.glob("*.json")):
+        for folder in (beside, out):
+            record = json.loads((folder / path.name).read_text())
+            value = record["nats"]["with labels"]["negative_log_likelihood"]["value"]
+            shares = " | ".join(f"{100 * recognised(record)[kind]:.1f}" for kind in KINDS[1:])
+            yield f"| {record['data']} | {record.get('latents', 40)} | {value:,.1f} | {shares} |"
 
 
 def main() -> int:
@@ -102,15 +121,19 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="write records to this folder; what is there is kept")
     parser.add_argument("--steps", type=int, default=2500, help="train for so many steps")
     parser.add_argument("--seed", type=int, default=0, help="set the seed of all random numbers")
+    parser.add_argument("--latent-dim", type=int, help="set the number of latents; if left out, as bype fit does")
     parser.add_argument("--page", action="store_true", help="print the tables of the page and stop")
+    parser.add_argument("--beside", type=Path, help="print the records beside those of this folder")
     options = parser.parse_args()
     if options.page:
-        print("\n".join(pages(options.out)))
+        lines = pages(options.out) if options.beside is None else latents_page(options.out, options.beside)
+        print("\n".join(lines))
         return 0
     for data in ("fashion-mnist", "mnist"):
         path = options.out / f"{data}-{options.seed}.json"
-        if not path.exists():
-            record = measure(data, Store(options.stores / data), options.seed, options.steps)
+        if not path.exists() and (options.stores / data).exists():
+            store = Store(options.stores / data)
+            record = measure(data, store, options.seed, options.steps, options.latent_dim)
             options.out.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(record, indent=1) + "\n")
     return 0

@@ -131,6 +131,9 @@ def test_only_the_same_command_resumes_a_fit(digits, tmp_path, capsys):
     assert fit(few, tmp_path / "run", "--seed", "5") == 1
     assert "with seed 0, not 5; choose another --out" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "run"), "--samples", "2", "--images", "1"]) == 0
+    request = json.loads((tmp_path / "run" / "fit.json").read_text())
+    assert request.pop("latent_dim") is None
+    (tmp_path / "run" / "fit.json").write_text(json.dumps(request))  # as it was before it could be set
     assert fit(few, tmp_path / "run") == 0  # and measures again what was measured with fewer draws
     again = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert again["evaluations"][0]["density"]["num_samples"] == 500

@@ -149,6 +149,17 @@ def test_the_page_of_a_users_own_data_is_printed_from_the_records():
     assert len(printed_lines) > 8
 
 
+def test_the_tables_of_more_latents_are_printed_from_the_records():
+    page = (ROOT / "docs" / "results" / "own-data.md").read_text()
+    results = ROOT / "results"
+    for lines in (
+        list(own_data.latents_page(results / "own-data-latents", results / "own-data")),
+        list(labels.latents_page(results / "labels-latents", results / "labels")),
+    ):
+        assert "\n".join(lines) in page
+        assert len(lines) >= 4
+
+
 def test_the_table_of_another_library_is_printed_from_the_records():
     lines = list(peers.pages(ROOT / "results" / "own-data-peers", ROOT / "results" / "own-data"))
     page = (ROOT / "docs" / "results" / "own-data.md").read_text()

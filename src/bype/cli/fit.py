@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -158,7 +158,7 @@ class _Request:
     size: int | None
     label: str | None
     seed: int
-    latent_dim: int | None = None
+    latent_dim: int | None
 
     @classmethod
     def of(cls, options: _Fit) -> "_Request":
@@ -175,7 +175,7 @@ def _require_same_request(options: _Fit) -> None:
     path = options.out / _REQUEST
     if not path.exists():
         return  # killed just before it was written
-    saved, asked = decode_file(_Request, path), _Request.of(options)
+    saved, asked = decode_file(_Request, path, _with_latent_dim), _Request.of(options)
     for name in (field.name for field in dataclasses.fields(_Request)):
         before, now = getattr(saved, name), getattr(asked, name)
         if before != now and not (name == "data" and _is_own_store(options)):
@@ -184,6 +184,11 @@ def _require_same_request(options: _Fit) -> None:
                 f"{options.out} holds a fit with {name} {before}, not {now}; "
                 f"choose another --out, or run the command that began it"
             )
+
+
+def _with_latent_dim(fields: Any) -> Any:
+    """Return the fields of a request from before the number of latents could be set."""
+    return {"latent_dim": None, **fields} if isinstance(fields, dict) else fields
 
 
 def _is_own_store(options: _Fit) -> bool:
