@@ -54,7 +54,9 @@ def measure(data: str, store: Store, seed: int, steps: int, latent_dim: int | No
     nats = {}
     for labelled in (False, True):
         with tempfile.TemporaryDirectory() as folder:
-            bype.train(dataclasses.replace(config, labelled=labelled), store.folder, Path(folder) / "run")
+            outcome = bype.train(dataclasses.replace(config, labelled=labelled), store.folder, Path(folder) / "run")
+            if outcome.state != "finished":
+                raise SystemExit(f"{data}: the training was stopped")
             run = bype.TrainedRun.open(Path(folder) / "run")
             found = bype.evaluate(run, "test", density=DensityOptions(500, 500), with_map=False)
         assert found.density is not None
