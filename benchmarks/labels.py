@@ -7,10 +7,9 @@ Run from the root of the repository::
     python benchmarks/labels.py --stores FOLDER --latent-dim 200 --out results/labels-latents
     python benchmarks/labels.py --out results/labels-latents --beside results/labels --page
 
-The stores are FOLDER/mnist and FOLDER/fashion-mnist; those that are not there are left out. Both models are trained for
-the same number of steps. The judge is a classifier of one hidden layer, trained on the real training images. It says
-how many samples of a class are of that class, and how many reconstructions of test images: these are as blurred as
-samples, but their class is sure.
+The stores are FOLDER/mnist and FOLDER/fashion-mnist. Both models are trained for the same number of steps. The judge is
+a classifier of one hidden layer, trained on the real training images. It says how many samples of a class are of that
+class, and how many reconstructions of test images: these are as blurred as samples, but their class is sure.
 """
 
 import argparse
@@ -133,7 +132,7 @@ def main() -> int:
         return 0
     for data in ("fashion-mnist", "mnist"):
         path = options.out / f"{data}-{options.seed}.json"
-        if not path.exists() and (options.stores / data).exists():
+        if not path.exists():
             store = Store(options.stores / data)
             record = measure(data, store, options.seed, options.steps, options.latent_dim)
             options.out.mkdir(parents=True, exist_ok=True)

@@ -86,6 +86,9 @@ def test_factor_analysis_without_the_covariance_matrix(monkeypatch):
     monkeypatch.setattr(factors, "_EXACT_DIMENSIONS", 10)
     found = factor_analysis(in_batches(x), 5)
     assert float((found.log_prob(x) - exact.log_prob(x)).mean().abs()) < 0.1  # after 8 steps instead of 300
+    monkeypatch.setattr(factors, "_FEW_STEPS", factors._FACTOR_STEPS)
+    found = factor_analysis(in_batches(x), 5)
+    assert float((found.log_prob(x) - exact.log_prob(x)).mean().abs()) < 0.02
     components = probabilistic_pca(in_batches(x), 5)
     leftover = x.var(0, correction=0) - components.loadings.square().sum(1)
     coarse = LinearGaussian.of(components.center, components.loadings, leftover)
