@@ -14,6 +14,8 @@ from bype.data.store import Store
 from bype.estimator.fitted import About
 from bype.evaluation import embedding
 from bype.evaluation.audit import Audit, read_audit
+from bype.evaluation.density import DensityOptions
+from bype.evaluation.evaluate import evaluate
 from bype.evaluation.records import Results, read_results
 from bype.export import onnx
 from bype.paper.hours import Costs
@@ -72,13 +74,24 @@ def test_results_of_version_1_are_read():
     assert 0 < found.density.negative_log_likelihood.value < 36
 
 
-def test_a_run_of_format_2_opens_and_gives_the_same_numbers():
+@pytest.mark.parametrize(("made_by", "expected"), [(2, 5.136569), (3, -1.842886), (4, 5.640096)])
+def test_a_run_of_an_earlier_format_gives_the_same_numbers(tmp_path, made_by, expected):
+    """The first two numbers are those that the version of their time wrote; it wrote none of the third run."""
+    folder = Path(shutil.copytree(FIXTURES / f"format-{made_by}" / "run", tmp_path / "run"))
+    recorded = [found.density.negative_log_likelihood.value for found in read_results(folder).evaluations]
+    assert recorded == ([pytest.approx(expected, abs=1e-6)] if made_by < 4 else [])
+    density = DensityOptions(num_samples=5, num_images=10)
+    store = FIXTURES / "format-1" / "store"
+    found = evaluate(TrainedRun.open(folder), data=store, density=density, with_map=False)
+    assert found.density.negative_log_likelihood.value == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_run_of_format_2_opens():
     run = TrainedRun.open(FIXTURES / "format-2" / "run")
     assert (run.config.rule.name, run.config.components) == ("tracking", 4)
     (found,) = read_results(FIXTURES / "format-2" / "run").evaluations
     assert found.step == run.step
-    points = run.model.prior.own_points().points
-    assert points.shape == (4, 1, 6, 6)
+    assert run.model.prior.own_points().points.shape == (4, 1, 6, 6)
 
 
 def test_a_run_of_format_3_opens_with_its_clock_and_its_baseline():

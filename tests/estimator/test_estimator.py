@@ -321,7 +321,6 @@ def test_a_pipeline_fills_gaps_and_classifies(cancer):
 def test_a_grid_of_points_is_searched_by_held_out_likelihood():
     X = table(90)
     search = GridSearchCV(bype.ByPEVAE(**TINY), {"n_pseudopoints": [1, 10]}, cv=2).fit(X)
-    assert search.best_params_["n_pseudopoints"] in (1, 10)
     assert len(search.best_estimator_.coreset_) == search.best_params_["n_pseudopoints"]
     single = [clone(search.estimator).set_params(n_pseudopoints=1).fit(X[45:]).score(X[:45])]
     assert search.cv_results_["split0_test_score"][0] == pytest.approx(single[0])

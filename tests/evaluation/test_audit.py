@@ -15,8 +15,8 @@ from bype.cli import main
 from bype.data.files import FileError
 from bype.data.prepare import prepare
 from bype.data.store import Store
-from bype.evaluation import neighbours
-from bype.evaluation.audit import Audit, Closeness, audit_run, compare, read_audit
+from bype.evaluation import audit, neighbours
+from bype.evaluation.audit import Audit, Closeness, Share, audit_run, compare, read_audit
 from bype.evaluation.neighbours import nearest
 from bype.likelihoods import FixedGaussian, SquaredError
 from bype.models import VAE
@@ -71,22 +71,22 @@ def test_the_p_value_is_that_of_the_beta_binomial_distribution():
 
 
 def test_an_audit_that_could_find_nothing_does_not_say_that_there_is_no_sign():
-    def audit(num_held_out, count):
+    def audit_of(num_held_out, count):
         share = compare(np.full(count, 1e-6), np.linspace(0.5, 1, num_held_out))  # all are near copies
         groups = [Closeness("points", count, 0, 0, 0.1, share, share, [])]
         return Audit(1, "", "pixels", 100, "test", num_held_out, 1.0, groups)
 
     for num_held_out, count in ((1, 2), (1, 90), (2, 5), (3, 6)):
-        few = audit(num_held_out, count)
+        few = audit_of(num_held_out, count)
         assert not few.are_copies
         assert few.verdict.startswith("This audit cannot tell: ")
         assert warning_of(few) == CANNOT_TELL
-    assert audit(5, 20).verdict.startswith("The points give training examples away")
+    assert audit_of(5, 20).verdict.startswith("The points give training examples away")
     # Of new values, as many are expected below the k-th smallest of n as of n + 1 places below the k-th.
     generator = np.random.default_rng(0)
     for n in (5, 12, 39, 200):
         found = [compare(generator.random(50), generator.random(n)).share for _ in range(4000)]
-        assert np.mean(found) == pytest.approx(audit(n, 5).expected_share, abs=0.01)
+        assert np.mean(found) == pytest.approx(audit_of(n, 5).expected_share, abs=0.01)
 
 
 def test_new_values_are_seldom_found_to_be_close():
@@ -143,7 +143,7 @@ def test_a_few_points_whose_bytes_equal_training_images_are_found(store, tmp_pat
     run = hand_made(store, PseudocoresetPrior(Pseudocoreset(points, 200)), images(120, seed=6), tmp_path)
     found, _ = audit_run(run, None, 100)
     assert found.groups[0].num_copies == 5
-    assert found.groups[0].are_copies
+    assert found.finds_copies(found.groups[0])
     assert found.verdict.startswith("The points give training examples away")
 
 
@@ -159,10 +159,12 @@ def test_points_between_the_mean_and_an_example_are_told_as_copies(store, tmp_pa
     assert "by ratio at one contrast." in audit_page("run", found, shown, is_image=True)
     assert not points.by_ratio.is_large
     assert points.by_contrast.share == 1
-    assert points.are_copies
+    assert found.finds_copies(points)
     assert all(pair.row == pair.number for pair in points.closest)
-    assert not samples.are_copies
-    assert found.verdict.startswith("The points give training examples away: 100.0% of points")
+    assert not found.finds_copies(samples)
+    assert found.verdict.startswith(
+        "The points give training examples away. Unusually near to one training example: 100.0% of points"
+    )
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.004])
@@ -175,14 +177,16 @@ def test_points_that_are_copies_are_told_from_points_that_are_not(store, noise, 
     )
     points, samples = guilty.groups
     assert (points.kind, points.count) == ("points", 60)
-    assert points.are_copies
+    assert guilty.finds_copies(points)
     assert points.by_distance.share == points.by_ratio.share == 1
     assert points.num_copies == (60 if noise == 0 else 0)
     assert {pair.row for pair in points.closest} <= set(range(60))
     assert all(pair.row == pair.number for pair in points.closest)
-    assert not samples.are_copies
-    assert guilty.verdict.startswith("The points give training examples away: 100.0% of points")
-    assert not any(group.are_copies for group in innocent.groups)
+    assert not guilty.finds_copies(samples)
+    assert guilty.verdict.startswith(
+        "The points give training examples away. Unusually near to one training example: 100.0% of points"
+    )
+    assert not innocent.are_copies
     assert innocent.verdict.startswith("No sign of copies")
 
 
@@ -193,11 +197,11 @@ def test_a_model_that_knows_200_images_by_heart_is_told_from_one_that_does_not(s
     overfitted, shown = audit_run(hand_made(store, GaussianPrior(2), (train + noise).clamp(0, 1), tmp_path), None, 300)
     fair, _ = audit_run(hand_made(store, GaussianPrior(2), images(3000, seed=9), tmp_path), None, 300)
     (samples,) = overfitted.groups
-    assert samples.are_copies
+    assert overfitted.finds_copies(samples)
     assert samples.by_ratio.share > 0.9
     np.testing.assert_allclose(shown[0].made, shown[0].real, atol=0.03)  # seven standard deviations
     assert "samples give training examples away" in overfitted.verdict
-    assert not fair.groups[0].are_copies
+    assert not fair.finds_copies(fair.groups[0])
     assert fair.groups[0].by_distance.share < 0.12
 
 
@@ -217,7 +221,31 @@ def test_rows_of_a_table_are_compared_on_one_scale(tmp_path):
     apart = np.linalg.norm((test[:, None] - train) / train.std(0), axis=2).min(1)
     assert found.median_distance == pytest.approx(float(np.median(apart)), rel=1e-5)  # float32 in the scaling
     assert found.unit == "scaled columns"
-    assert not found.groups[0].are_copies
+    assert not found.finds_copies(found.groups[0])
+
+
+@pytest.mark.parametrize(("num_copies", "held_out_copies"), [(20, 1), (3, 1), (20, 30), (2, 0), (500, 100)])
+def test_exact_copies_are_weighed_against_those_among_new_examples(num_copies, held_out_copies):
+    usual = Share(threshold=0.5, share=0.05, p_value=0.5)
+    points = Closeness("points", 500, num_copies, held_out_copies, 1.0, usual, usual, [])
+    found = Audit(1, "", "scaled columns", 5000, "test", 1000, 1.0, [points])
+    table = [[num_copies, 500 - num_copies], [held_out_copies, 1000 - held_out_copies]]
+    p_value = stats.fisher_exact(table, "greater").pvalue
+    assert audit._upper_tail(num_copies, 500, held_out_copies, 1000) == pytest.approx(p_value)
+    assert found.are_copies == (p_value < 0.01 or held_out_copies == 0)
+    assert f"Equal to one: {num_copies} points; {held_out_copies} of 1000 new examples are." in found.verdict
+    assert found.verdict.startswith("The points give" if found.are_copies else "No sign of copies.")
+
+
+def test_one_extreme_example_does_not_hide_copies():
+    """Candidates come from products in float32, around a centre that no single query may move."""
+    generator = torch.Generator().manual_seed(0)
+    examples = torch.randn(3000, 10, generator=generator)
+    queries = examples[:200].clone()
+    queries[-1, 0] = 1e8
+    found = nearest(queries, TensorSource(examples))
+    assert found.rows[:-1].tolist() == list(range(199))
+    assert (found.distance[:-1] == 0).all()
 
 
 def test_where_new_rows_are_copies_too_the_audit_does_not_judge(tmp_path):
@@ -230,7 +258,9 @@ def test_where_new_rows_are_copies_too_the_audit_does_not_judge(tmp_path):
     run = TrainedRun(tmp_path, TrainingConfig(prior="gaussian"), identity, 0, "", model.requires_grad_(False))
     found, _ = audit_run(run, None, 50)
     assert found.groups[0].held_out_copies == 100
-    assert not found.groups[0].are_copies
+    assert found.groups[0].by_ratio.threshold == 1  # rows occur more than once, which is no sign of anything
+    assert found.verdict.startswith("This audit cannot tell")
+    assert not found.finds_copies(found.groups[0])
     one_of_a_kind, _ = audit_run(hand_made_table(tmp_path / "rare", rows), None, 50)
     assert one_of_a_kind.verdict.startswith("This audit cannot tell")
 

@@ -12,7 +12,7 @@ from pyarrow import parquet
 from scipy import stats
 from sklearn.datasets import load_breast_cancer
 
-from bype.data.examples import StoreSource
+from bype.data.examples import StoreSource, as_model_input
 from bype.data.files import FileError, read_json
 from bype.data.prepare import prepare
 from bype.data.store import Store
@@ -25,6 +25,7 @@ from bype.evaluation.outliers import ScoreOptions, score_examples
 from bype.evaluation.pseudopoints import describe_points, points_of
 from bype.evaluation.scores import log_likelihood_by_shared_draws
 from bype.likelihoods import FixedGaussian
+from bype.objective import importance_weighted_bound
 from bype.priors import GaussianPrior
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun
@@ -130,11 +131,12 @@ def test_the_score_of_an_example_is_the_same_by_every_route_and_in_every_batch(b
         written = part["log_likelihoods"]
     scored = score_examples(run, "test", options=ScoreOptions(num_samples=30)).log_likelihood
     # In float32 a sum of some hundred terms is good to about 1e-4 nats.
-    for other in (np.concatenate(pieces[::-1]), written):
+    for other in (np.concatenate(pieces[::-1]), written, scored):
         np.testing.assert_allclose(whole, other, rtol=0, atol=1e-3)
-    # `bype score` adds the constant that makes the paper's squared error a density.
-    constant = math.prod(run.data.shape) * run.model.likelihood.log_normaliser
-    np.testing.assert_allclose(whole + constant, scored, rtol=0, atol=1e-3)
+    # The paper's squared error becomes a density: a normal of variance 1/2.
+    bound = importance_weighted_bound(run.model, StoreSource(split).read(np.arange(75)), 2000)
+    constant = math.prod(run.data.shape) * 0.5 * math.log(math.pi)
+    assert (bound.log_likelihood.mean() - constant).item() == pytest.approx(whole.mean(), abs=0.5)
 
 
 def test_training_examples_are_left_out_of_a_prior_that_is_made_of_them(trained_exemplar, tmp_path):
@@ -250,6 +252,33 @@ def test_a_classifier_learns_with_and_without_generated_examples(trained_bype, m
     assert real < 20
     assert mixed < 30
     assert classifier_error(run, store, "prior", 0.4, epochs=10) == mixed
+
+
+def test_the_share_of_real_examples_decides_where_generated_ones_contradict(trained_bype, monkeypatch):
+    """Each generated example is a real one of the next class: the classifier believes what has the larger weight."""
+    run = TrainedRun.open(trained_bype)
+    store = run.store()
+    rows = np.arange(len(store.split("train")))
+    x, labels = StoreSource(store.split("train")).read(rows), store.split("train").labels(rows)
+    label_of = {example.numpy().tobytes(): label for example, label in zip(x, labels, strict=True)}
+    of_class = [x[torch.from_numpy(labels == label)] for label in range(3)]
+
+    def of_the_next_class(model, x, way, *, generator):
+        examples = [of_class[(label_of[example.numpy().tobytes()] + 1) % 3] for example in x]
+        return torch.stack([choices[k % len(choices)] for k, choices in enumerate(examples)])
+
+    monkeypatch.setattr(augmentation, "generate_like", of_the_next_class)
+    assert classifier_error(run, store, "prior", 0.7, epochs=6) < 20
+    assert classifier_error(run, store, "prior", 0.3, epochs=6) > 80
+
+
+def test_generated_pixels_have_the_values_of_real_ones(trained_bype, monkeypatch):
+    run, seen = TrainedRun.open(trained_bype), []
+    monkeypatch.setattr(augmentation, "_loss", lambda classifier, x, labels: (seen.append(x), classifier(x).sum())[1])
+    classifier_error(run, run.store(), "prior", 0.4, epochs=1)
+    for x in seen:
+        assert torch.equal(x, as_model_input((256 * x).floor().byte()))
+    assert len(seen) == 10
 
 
 def test_a_classifier_of_rows_sees_scaled_columns(tmp_path):

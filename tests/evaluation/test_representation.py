@@ -10,12 +10,17 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from bype.data.examples import StoreSource, spread_rows
+from bype.distributed import Group
 from bype.distributions import DiagonalNormal, StandardNormal
+from bype.evaluation import evaluate as evaluation
 from bype.evaluation.aggregate import active_units, prior_gap
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.records import read_results
 from bype.evaluation.representation import NEIGHBOUR_COUNTS, knn_accuracy, probe_accuracy, tsne
+from bype.objective import ELBO
+from bype.randomness import generator_for
 from bype.run.opened import TrainedRun
+from bype.training import validation
 
 
 def test_knn_is_that_of_scikit_learn():
@@ -39,7 +44,7 @@ def test_knn_with_few_references():
 
 def test_an_evaluation_reports_the_knn_accuracy_of_its_means(bype_run, labelled_store):
     run = TrainedRun.open(bype_run)
-    found = evaluate(run, "test").representation
+    found = evaluate(run, "test", density=None, with_map=False).representation
     store = run.store()
     means, labels = [], []
     for name in ("train", "validation", "test"):
@@ -60,6 +65,57 @@ def test_a_split_that_is_among_the_references_is_not_its_own_neighbour(bype_run)
     found = evaluate(TrainedRun.open(bype_run), "validation", with_map=False)
     assert found.representation.num_references == 465
     assert read_results(bype_run).find(found.fingerprint, "validation") == found
+
+
+def test_of_many_examples_the_same_rows_are_taken_everywhere(trained_exemplar, tmp_path, monkeypatch):
+    """Limits that only large data reach: fewer rows than the split has, and still fewer for the gap and the map."""
+    monkeypatch.setattr(evaluation, "_MAX_GAP_IMAGES", 20)
+    monkeypatch.setattr(evaluation, "_MAP_POINTS", 30)
+    monkeypatch.setattr(evaluation, "_MAX_PROBE_ROWS", 50)
+    probed = []
+    monkeypatch.setattr(evaluation, "probe_accuracy", lambda *arguments: probed.append(arguments) or 1.0)
+    run = TrainedRun.open(Path(shutil.copytree(trained_exemplar, tmp_path / "run")))
+    train, validation = (run.store().split(name) for name in ("train", "validation"))
+    rows, all_validation = np.arange(465), np.arange(len(validation))
+    all_train = run.model.encode_rows(StoreSource(train), torch.from_numpy(rows))
+    of_validation = run.model.encode_rows(StoreSource(validation), torch.from_numpy(all_validation))
+
+    found = evaluate(run, "train", density=None, max_examples=100)
+    taken = torch.from_numpy(spread_rows(465, 100))
+    for_gap = torch.from_numpy(spread_rows(100, 20))
+    references = DiagonalNormal(
+        torch.cat([all_train.mean[taken], of_validation.mean]),
+        torch.cat([all_train.log_variance[taken], of_validation.log_variance]),
+    )
+    expected = prior_gap(
+        DiagonalNormal(all_train.mean[taken[for_gap]], all_train.log_variance[taken[for_gap]]),
+        references,
+        for_gap,
+        run.model.prior.leave_out(run.model.prior_distribution(), taken[for_gap]),
+        generator=generator_for(0, "prior gap"),
+    )
+    assert found.prior_gap.largest_gap.value == pytest.approx(expected.largest_gap.value, abs=1e-4)
+    assert found.prior_gap.kl.value == pytest.approx(expected.kl.value, abs=1e-4)
+    assert found.map.rows == taken[torch.from_numpy(spread_rows(100, 30))].tolist()
+    assert found.map.labels == train.labels(np.array(found.map.rows)).tolist()
+    ((known, known_labels, means, labels),) = probed
+    fifty = spread_rows(len(validation), 50)
+    assert np.allclose(known, of_validation.mean.numpy()[fifty], atol=1e-5)
+    assert np.array_equal(known_labels, validation.labels(fifty))
+    assert np.allclose(means, all_train.mean.numpy()[taken], atol=1e-5)
+    assert np.array_equal(labels, train.labels(taken.numpy()))
+
+
+def test_validation_means_are_of_all_batches(trained_bype, monkeypatch):
+    run = TrainedRun.open(trained_bype)
+    source = StoreSource(run.store().split("validation"))
+    prior = run.model.prior_distribution()
+    means = []
+    for size in (500, 7):
+        monkeypatch.setattr(validation, "_BATCH", size)
+        means.append(validation.Validation(ELBO(run.model), source, 0, Group()).means(prior))
+    assert means[0] == pytest.approx(means[1], rel=0.15)  # other noise, the same 60 images
+    assert means[0] != means[1]
 
 
 def test_probe_and_map():

@@ -353,3 +353,20 @@ def test_large_sources_are_encoded_in_chunks_with_the_same_gradient(monkeypatch)
 def test_missing_values_are_called_by_their_name(data_range):
     with pytest.raises(ValueError, match="remove or fill what is missing"):
         Pseudocoreset(torch.tensor([[0.5], [torch.nan]]), total=2, data_range=data_range)
+
+
+def test_an_exemplar_prior_that_starts_on_its_own_exemplars_is_as_wide_as_for_new_ones():
+    generator = torch.Generator().manual_seed(0)
+    x, new = torch.randn(800, 8, generator=generator), torch.randn(800, 8, generator=generator)
+
+    def encode(x):
+        return DiagonalNormal(x, torch.zeros_like(x))
+
+    starts = []
+    for latents, rows in ((new, None), (x, torch.arange(800))):
+        prior = ExemplarPrior(TensorSource(x), num_exemplars=20)
+        with torch.no_grad():
+            prior.start(encode, latents, torch.zeros(8), rows)
+        starts.append(prior.log_variance.item())
+    assert starts[0] == pytest.approx(starts[1], abs=0.41)  # two steps of the search; half of the exemplars are wider
+    assert starts[0] > -2

@@ -110,6 +110,14 @@ def test_a_run_with_an_average_resumes_to_the_bit(store, tmp_path):
     assert kept[0].config.average == 0.1
 
 
+def test_the_average_of_what_never_moves_is_the_same_to_the_bit():
+    model = nn.Linear(50, 20)
+    average = RunningAverage(model, share=0.2)
+    for step in range(1, 2001):
+        average.add(step)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in average.state().items())
+
+
 def test_the_average_of_another_model_is_refused():
     model = nn.Linear(2, 3)
     average = RunningAverage(model, 0.1)

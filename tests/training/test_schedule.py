@@ -41,6 +41,19 @@ def run_by(clock, plan, seconds_of_step, step=0):
 
 
 @pytest.mark.parametrize(
+    ("warm_up", "expected"),
+    [
+        ("8 steps", [1 / 8, 2 / 8, 3 / 8, 4 / 8, 5 / 8, 6 / 8, 7 / 8, 1, 1, 1]),
+        ("4 epochs", [1 / 4] * 3 + [2 / 4] * 3 + [3 / 4] * 3 + [1]),
+        ("0 epochs", [1] * 10),
+    ],
+)
+def test_the_weight_of_the_kl_terms_rises_to_one(warm_up, expected):
+    plan = Schedule(TrainingConfig(warm_up=warm_up), 3, [], lambda paces: None, Group(), Clock())
+    assert [plan.beta(step) for step in range(10)] == expected
+
+
+@pytest.mark.parametrize(
     ("killed_at", "resumed_at", "most"),
     [(None, None, 61), (0.35, 0.35, 67), (0.55, 0.15, 86), (0.55, 0.0, 97)],
     ids=["whole", "killed", "killed long after the checkpoint", "killed before the first checkpoint"],

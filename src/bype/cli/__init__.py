@@ -19,7 +19,7 @@ _COMMANDS = {
     ("reconstruct",): ("generate", "RUN --out PNG", "show examples and their reconstructions"),
     ("interpolate",): ("generate", "RUN --out PNG", "interpolate between examples"),
     ("coreset",): ("generate", "RUN --out DIR", "show the pseudocoreset by weight, and export it"),
-    ("embed",): ("embed", "RUN --out DIR", "write the latent means of a split, or of new data"),
+    ("embed",): ("embed", "RUN --out DIR", "write embeddings of a split, or of new data"),
     ("score",): ("score", "RUN --out FILE", "score each example, to find unusual ones"),
     ("report",): ("report", "RUN [RUN ...] --out HTML", "show runs side by side on one page"),
     ("audit",): ("audit", "RUN", "measure how close points and samples are to training data"),

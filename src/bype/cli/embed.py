@@ -14,7 +14,7 @@ class _Embed:
     run: RunFolder
     """Open this run directory"""
     out: Path
-    """Write part-000000.npz and so on to this folder: ids, sources, means and labels of 16,384 examples each"""
+    """Write part-000000.npz and so on to this folder: ids, sources, means (embeddings), labels of 16,384 rows each"""
     data: MaybePath = None
     """Embed other examples: a store, or what bype data prepare can read, such as a folder of photos"""
     split: MaybeName = None
@@ -22,7 +22,7 @@ class _Embed:
     format: Literal["npz", "parquet"] = "npz"
     """Choose the file format of the parts"""
     samples: int = 0
-    """Also estimate the log-likelihood of each example, with this many draws"""
+    """Also estimate the log-likelihood of each example, as bype score does, with this many draws"""
     device: str = "cpu"
     """Compute on cpu, or on cuda for a GPU"""
     shard: Annotated[str | None, quiet("I/N")] = None
@@ -30,8 +30,9 @@ class _Embed:
 
 
 def embed(words: list[str]) -> int:
-    """Write latent means."""
-    options = parse(_Embed, words, "bype embed", "Write latent means. To resume, run the same command.")
+    """Write embeddings."""
+    about = "Write embeddings, as ByPEVAE.transform gives them. To resume, run the same command."
+    options = parse(_Embed, words, "bype embed", about)
     from bype.console import progress_bar
     from bype.data.store import is_store
     from bype.distributed import device_named, place_among_processes
@@ -58,7 +59,7 @@ def embed(words: list[str]) -> int:
     count = f"{len(split):,}" + (f" of {total:,} (split {split.name})" if total > len(split) else "")
     parts = "1 part" if found.num_parts == 1 else f"{found.num_parts} parts"
     if found.num_done == found.num_parts:
-        print(f"{count} latent means of {run.config.latent_dim} dimensions in {options.out}, {parts}")
+        print(f"{count} embeddings of {run.config.latent_dim} dimensions in {options.out}, {parts}")
     else:
         print(f"shard {shard[0]}/{shard[1]} is done; {found.num_done} of {parts} are in {options.out} so far")
     return 0

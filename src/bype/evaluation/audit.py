@@ -93,14 +93,6 @@ class Closeness:
         """The larger of the two shares that tell copies: by ratio, and by ratio at one contrast."""
         return max((share for share in (self.by_ratio, self.by_contrast) if share is not None), key=lambda s: s.share)
 
-    @property
-    def are_copies(self) -> bool:
-        """Whether too many are close to one training example and far from the next, or any is one exactly.
-
-        Exact copies do not count where held-out examples are copies too.
-        """
-        return self.nearer.is_large or (self.num_copies > 0 and self.held_out_copies == 0)
-
 
 @dataclass(frozen=True)
 class Audit:
@@ -111,7 +103,7 @@ class Audit:
     >>> share = Share(threshold=0.8, share=0.04, p_value=0.9)
     >>> near = Closeness("samples", 1000, 0, 0, 3.5, share, share, [])
     >>> Audit(500, "", "pixels", 50_000, "test", 2000, 3.9, [near]).verdict
-    'No sign of copies: 4.0% of samples are unusually near to one training example; of new examples, 5.0% are.'
+    'No sign of copies. Unusually near to one training example: 4.0% of samples; 5.0% of new examples would be.'
     """
 
     version: Literal[2] = dataclasses.field(default=2, kw_only=True)
@@ -128,20 +120,24 @@ class Audit:
     """Of held-out examples."""
     groups: list[Closeness]
 
+    def finds_copies(self, group: Closeness) -> bool:
+        """Tell whether too many are close to one training example and far from the next, or too many equal one."""
+        return group.nearer.is_large or self._equal_too_often(group)
+
     @property
     def are_copies(self) -> bool:
         """Whether points or samples give training examples away."""
-        return any(group.are_copies for group in self.groups)
+        return any(self.finds_copies(group) for group in self.groups)
 
     @property
     def expected_share(self) -> float:
-        """The share of new examples that is expected below a threshold: 5%, but more if few are held out."""
+        """The share of new examples that is expected below a threshold: about 5%, if not very few are held out."""
         return _rank(self.num_held_out) / (self.num_held_out + 1)
 
     @property
     def cannot_tell(self) -> str | None:
         """Why the audit could not find copies, if there were some; None if it could."""
-        if any(group.by_ratio.threshold == 0 for group in self.groups):
+        if self._is_blind:
             return f"{100 * SHARE:.0f}% or more of new examples are training examples themselves"
         rank = _rank(self.num_held_out)
         for group in self.groups:
@@ -152,19 +148,34 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """Say in plain words what was found. The rule is :attr:`Closeness.are_copies`."""
+        """Say in plain words what was found. The rule is :meth:`finds_copies`."""
         shares = " and ".join(f"{100 * group.nearer.share:.1f}% of {group.kind}" for group in self.groups)
-        expected = f"{100 * self.expected_share:.1f}%"
-        compared = f"{shares} are unusually near to one training example; of new examples, {expected} are."
-        is_blind = any(group.by_ratio.threshold == 0 for group in self.groups)
-        if (is_blind or not self.are_copies) and self.cannot_tell is not None:
+        expected = f"{100 * self.expected_share:.1f}% of new examples would be"
+        compared = f"Unusually near to one training example: {shares}; {expected}."
+        equal = " and ".join(f"{group.num_copies} {group.kind}" for group in self.groups if group.num_copies)
+        if equal:
+            known = max(group.held_out_copies for group in self.groups)
+            compared += f" Equal to one: {equal}; {known} of {self.num_held_out} new examples are."
+        equal_too_often = any(map(self._equal_too_often, self.groups))
+        if (self._is_blind or not self.are_copies) and not equal_too_often and self.cannot_tell is not None:
             return f"This audit cannot tell: {self.cannot_tell}."
         if not self.are_copies:
-            return f"No sign of copies: {compared}"
-        bad = " and ".join(group.kind for group in self.groups if group.are_copies)
-        copies = sum(group.num_copies for group in self.groups)
-        exact = f" {copies} of them are training examples exactly." if copies else ""
-        return f"The {bad} give training examples away: {compared}{exact}"
+            return f"No sign of copies. {compared}"
+        bad = " and ".join(group.kind for group in self.groups if self.finds_copies(group))
+        return f"The {bad} give training examples away. {compared}"
+
+    @property
+    def _is_blind(self) -> bool:
+        """Whether new examples are so often training examples that a small ratio means nothing."""
+        return any(
+            group.by_ratio.threshold == 0 or group.held_out_copies >= SHARE * self.num_held_out for group in self.groups
+        )
+
+    def _equal_too_often(self, group: Closeness) -> bool:
+        """Tell whether more equal a training example than chance explains, if new examples do so as well."""
+        if group.held_out_copies == 0:
+            return group.num_copies > 0
+        return _upper_tail(group.num_copies, group.count, group.held_out_copies, self.num_held_out) < SIGNIFICANCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,6 +350,13 @@ def _tail(least: int, count: int, a: float, b: float) -> float:
     return min(
         1.0, sum(math.exp(log_choose(k) + log_beta(k + a, count - k + b) - whole) for k in range(least, count + 1))
     )
+
+
+def _upper_tail(found: int, count: int, found_there: int, count_there: int) -> float:
+    """Return the p-value of Fisher's exact test: so many of ``count`` or more, if the rate is the same there."""
+    total = found + found_there
+    ways = (math.comb(count, k) * math.comb(count_there, total - k) for k in range(found, min(count, total) + 1))
+    return sum(ways) / math.comb(count + count_there, total)
 
 
 def _scaling(run: TrainedRun, train: ExampleSource) -> Scaling:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bype.data.examples import StoreSource, TrainingOrder, as_stored
+from bype.data.examples import StoreSource, TrainingOrder, as_model_input, as_stored
 from bype.data.manifest import PIXELS, Manifest
 from bype.data.order import derive_key
 from bype.data.store import Split, Store
@@ -83,7 +83,8 @@ def classifier_error(
         loss = real_share * _loss(classifier, run.model.to_model_units(x), labels)
         if real_share < 1:
             made = generate_like(run.model, x, way, generator=generator_for(seed, "augmentation", step))
-            made = (255 * made).round() / 255 if store.manifest.dtype in PIXELS else made
+            if store.manifest.dtype in PIXELS:  # real pixels are rounded too, and a classifier would see the difference
+                made = as_model_input(torch.from_numpy(as_stored(made.numpy(), store.manifest.dtype)))
             loss = loss + (1 - real_share) * _loss(classifier, run.model.to_model_units(made), labels)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -21,7 +21,7 @@ from bype.evaluation.generation import embed
 from bype.evaluation.scores import log_likelihood_by_shared_draws
 from bype.run.opened import TrainedRun
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 PART_ROWS = 2**14
 _CHUNK_ROWS = 256
 _LEFT_SECONDS = 60.0
@@ -38,7 +38,8 @@ class EmbeddingOptions:
     format
         File format of the parts.
     num_samples
-        Draws for each example's log-likelihood; 0 to leave it out.
+        Draws for each example's log-likelihood, which is that of a density where the likelihood is proportional to one;
+        0 to leave it out.
     shard
         (I, N): this is worker I of N, counted from 0, and takes every N-th part.
     """

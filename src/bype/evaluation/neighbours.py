@@ -8,10 +8,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bype.console import Report, no_report
+from bype.data.examples import spread_rows
 from bype.priors.base import ExampleSource
 
 _CHUNK_ROWS = 2048
 _CANDIDATES = 4
+_CENTRE_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,9 @@ def nearest(queries: Tensor, source: ExampleSource, report: Report = no_report) 
     kept = min(_CANDIDATES, count)
     squares = torch.full((len(queries), kept), torch.inf)
     rows = torch.zeros(len(queries), kept, dtype=torch.int64)
-    center = queries.mean(0)
-    centred = queries - center  # shorter vectors leave more digits
+    # Shorter vectors leave more digits. A median of examples: one extreme query must not cost the others their digits.
+    center = source.take(torch.from_numpy(spread_rows(count, _CENTRE_ROWS))).cpu().flatten(1).median(0).values
+    centred = queries - center
     for first in range(0, count, _CHUNK_ROWS):
         numbers = torch.arange(first, min(first + _CHUNK_ROWS, count))
         x = source.take(numbers).cpu().flatten(1) - center

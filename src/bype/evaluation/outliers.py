@@ -15,7 +15,7 @@ from bype.data.origins import name_examples
 from bype.data.store import Split
 from bype.distributions import Distribution
 from bype.evaluation.evaluate import Stage, default_split, silent
-from bype.evaluation.scores import log_likelihood_by_shared_draws
+from bype.evaluation.scores import log_likelihood_by_shared_draws, log_normaliser
 from bype.factors import LinearGaussian
 from bype.models.base import LatentModel
 from bype.models.linear_start import fit_linear
@@ -226,8 +226,7 @@ class _Scorer:
         self._model, self._linear, self._num_samples = model, linear, num_samples
         self._prior = model.prior_distribution()
         self._to_data_units = 0.0 if model.scaling is None else float(model.scaling.log_density)
-        size = int(np.prod(model.data_shape))
-        self._normaliser = size * (model.likelihood.log_normaliser or 0.0)
+        self._normaliser = log_normaliser(model)
 
     def score(
         self,
@@ -277,7 +276,7 @@ class _Scorer:
         posterior = model.posterior(scaled)
         at_mean = model.likelihood.log_prob(model.flatten(scaled), posterior.mean_output()).double()
         return [
-            log_likelihood + self._normaliser,
+            log_likelihood,
             at_mean + self._to_data_units + self._normaliser,
             prior.log_prob(posterior.top.mean),
             self._linear.log_prob(model.flatten(scaled).cpu()) + self._to_data_units,

@@ -1,6 +1,7 @@
 """The log-likelihood of single examples, which depends on no other example."""
 
 import copy
+import math
 
 import torch
 from torch import Tensor
@@ -18,16 +19,23 @@ _DRAWS_AT_ONCE = 25
 def log_likelihood_by_shared_draws(model: LatentModel, x: Tensor, num_draws: int, prior: Distribution) -> Tensor:
     """Estimate log p(x) (B,) of examples (B, *data_shape) with draws that are the same for every example.
 
-    So the value of an example does not depend on what is scored beside it, nor in which order.
+    So the value of an example does not depend on what is scored beside it, nor in which order. What is not normalised,
+    such as the paper's squared error, is returned as the density that it is proportional to, if there is one.
     """
-    return importance_weighted_bound(
+    bound = importance_weighted_bound(
         model,
         x,
         num_draws,
         prior=prior,
         max_rows=_DRAWS_AT_ONCE * len(x),  # it must not depend on the examples, or the draws would
         generator=SharedRows(generator_for(0, "scores")),
-    ).log_likelihood
+    )
+    return bound.log_likelihood + log_normaliser(model)
+
+
+def log_normaliser(model: LatentModel) -> float:
+    """Return what makes the log-likelihood of an example that of a density; 0 if no constant does."""
+    return math.prod(model.data_shape) * (model.likelihood.log_normaliser or 0.0)
 
 
 class Scorer:

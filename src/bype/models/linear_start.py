@@ -86,7 +86,7 @@ def start_as_linear(
     train
         The training examples, in the units of the data.
     held_out
-        Examples on which the variance of the prior's components is chosen; others than its points, if there are any.
+        Examples on which the variance of the prior's components is chosen; ``train`` itself, if there are no others.
     seed
         Of the run.
     augmentation
@@ -103,4 +103,5 @@ def start_as_linear(
     rows = torch.from_numpy(spread_rows(len(held_out), _SCORED_EXAMPLES))
     posterior = model.encode_rows(held_out, rows)
     latents = posterior.sample(generator=generator_for(seed, "start of the prior"))
-    model.prior.start(model.encode, latents, encoder.center.reshape(model.data_shape))
+    center = encoder.center.reshape(model.data_shape)
+    model.prior.start(model.encode, latents, center, rows if held_out is train else None)

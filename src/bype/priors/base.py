@@ -185,7 +185,7 @@ class Prior(nn.Module, ABC):
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> Distribution:
         """Return p(z): the one to evaluate and sample with, or the one to train ``batch`` with."""
 
-    def start(self, encode: Encode, latents: Tensor, center: Tensor) -> None:
+    def start(self, encode: Encode, latents: Tensor, center: Tensor, rows: Tensor | None = None) -> None:
         """Fit the prior before training, to an encoder that is not random any more. Most priors have nothing to fit.
 
         Parameters
@@ -196,6 +196,8 @@ class Prior(nn.Module, ABC):
             (B, D), drawn from the posteriors of held-out examples.
         center
             (*data_shape), the mean example.
+        rows
+            (B,), which training examples the latents are of, if none are held out.
         """
 
     def given_label(self, distribution: Distribution, label: int) -> Distribution:

@@ -71,8 +71,13 @@ class ExemplarPrior(Prior):
         means = encode_source(encode, SelectedRows(self.source, ids), device).mean
         return self._leave_one_out(means, ids, batch)
 
-    def start(self, encode: Encode, latents: Tensor, center: Tensor) -> None:
-        fit_log_variance(self(encode), self.log_variance, latents)
+    def start(self, encode: Encode, latents: Tensor, center: Tensor, rows: Tensor | None = None) -> None:
+        mixture = self(encode)
+        if rows is not None:  # half of them are scored, and are no components: no example may find itself
+            is_other = torch.ones(len(mixture.means), dtype=torch.bool)
+            is_other[rows[::2]] = False
+            mixture, latents = mixture.of_components(is_other.nonzero()[:, 0]), latents[::2]
+        fit_log_variance(mixture, self.log_variance, latents)
 
     def leave_out(self, distribution: Distribution, rows: Tensor) -> Distribution:
         if not isinstance(distribution, NormalMixture):

@@ -45,7 +45,7 @@ class JointPseudocoresetPrior(Prior):
         self.log_variance = shared_log_variance()
 
     @torch.no_grad()
-    def start(self, encode: Encode, latents: Tensor, center: Tensor) -> None:
+    def start(self, encode: Encode, latents: Tensor, center: Tensor, rows: Tensor | None = None) -> None:
         fit_log_variance(self(encode), self.log_variance, latents)
 
     def own_points(self) -> PriorPoints:

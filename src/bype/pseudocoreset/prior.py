@@ -50,7 +50,7 @@ class PseudocoresetPrior(Prior):
         return NormalMixture(means, self.log_variance, self.pseudocoreset.probabilities.log())
 
     @torch.no_grad()
-    def start(self, encode: Encode, latents: Tensor, center: Tensor) -> None:
+    def start(self, encode: Encode, latents: Tensor, center: Tensor, rows: Tensor | None = None) -> None:
         """Bring the points towards the mean example until the mixture is no worse than one normal distribution.
 
         Few points in many dimensions are far from most examples, and a mixture around them would then be the worse

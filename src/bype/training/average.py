@@ -11,7 +11,7 @@ class RunningAverage:
     r"""The average of a model over about the last share of its steps.
 
     After step :math:`t` it goes the part :math:`1 / (1 + s (t - 1))` of the way to the model. So step :math:`k` counts
-    about as :math:`k^{1/s - 1}`, and the mean age of what is averaged is about :math:`s t`, however long the training.
+    about as :math:`k^{1/s - 1}`, and the mean age of what is averaged is about :math:`s t / (1 + s)`.
 
     Parameters
     ----------
@@ -49,9 +49,11 @@ class RunningAverage:
         part = 1 / (1 + self._share * (step - 1))
         floats = [name for name, value in live.items() if value.is_floating_point()]
         averages = [self._values[name] for name in floats]
-        # Products and sums are rounded one by one: all processes of a run must agree, and processors fuse differently.
-        torch._foreach_mul_(averages, 1 - part)
-        torch._foreach_add_(averages, torch._foreach_mul([live[name] for name in floats], part))
+        # Rounded one by one: all processes of a run must agree, and processors fuse differently. By differences: what
+        # never moves, such as the scaling of a table, stays the same to the bit.
+        steps = torch._foreach_sub([live[name] for name in floats], averages)
+        torch._foreach_mul_(steps, part)
+        torch._foreach_add_(averages, steps)
         for name in live.keys() - set(floats):
             self._values[name].copy_(live[name])
 
