@@ -16,7 +16,7 @@ from bype.data.prepare import prepare
 from bype.evaluation.baseline import measure_baseline
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
-from bype.evaluation.records import Estimate
+from bype.evaluation.records import Baseline, Density, Estimate
 from bype.likelihoods import DiscretisedLogistic
 from bype.run.build import require_fitting
 from bype.run.config import ConfigError
@@ -74,12 +74,42 @@ def test_neighbours_are_looked_for_among_the_same_examples(labelled_store, tmp_p
     assert found.baseline.knn_accuracy["5"] == pytest.approx(accuracy, abs=1.5 / len(x))  # near ties may fall otherwise
 
 
-def test_few_draws_are_told(labelled_store, tmp_path):
-    run = TrainedRun.open(small_run(tmp_path / "run", labelled_store, likelihood="learned-gaussian"))
-    found = evaluate(run, "test", density=DensityOptions(5, 10), with_map=False, with_baseline=True)
-    few, many = (dataclasses.replace(found.density, median_effective_sample_size=size) for size in (1.5, 50.0))
-    assert "is better than that: the estimate rests on 1.5 of 5 draws" in found.baseline.verdict(few, 144)
-    assert "draws" not in found.baseline.verdict(many, 144)
+def density_of(value, *, scale="density", num_samples=500, effective=50.0):
+    nothing = Estimate(0.0, 0.0)
+    normalised = value if scale == "density" else None
+    return Density(
+        200, num_samples, scale, Estimate(value, 9.0), 0.01, effective, 1.0, normalised, None, nothing, nothing, {},
+        "float32", None, 1.0,
+    )  # fmt: skip
+
+
+def baseline_of(value, *, error=1.0, num_examples=200):
+    return Baseline("probabilistic PCA", 4, num_examples, Estimate(value, 9.0), error, 999.0, 1.0, 1.0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("effective", "num_samples", "is_told"), [(1.5, 500, True), (50.0, 500, False), (5.0, 5, False), (1.2, 5, True)]
+)
+def test_few_draws_are_told_unless_all_count(effective, num_samples, is_told):
+    verdict = baseline_of(20.0).verdict(density_of(10.0, num_samples=num_samples, effective=effective), 144)
+    assert (f"the effective sample size is {effective} of {num_samples} draws" in verdict) == is_told
+
+
+def test_a_difference_within_its_error_is_called_so():
+    for error, gain, words in ((3.0, 5.0, "about as good as"), (3.0, -5.0, "5.0 ± 3.0 nats"), (1.0, -5.0, "± 1.0")):
+        verdict = baseline_of(20.0, error=error).verdict(density_of(20.0 - gain), 144)
+        assert words in verdict
+        assert ("Try more" in verdict) == (error == 1.0)
+
+
+def test_one_example_tells_little():
+    verdict = baseline_of(20.0, error=0.0, num_examples=1).verdict(density_of(25.0), 144)
+    assert "5.0 nats per example (0.050 bits per dimension) worse" in verdict
+    assert verdict.endswith("One example tells little.")
+
+
+def test_a_cross_entropy_is_not_compared():
+    assert "cannot be compared" in baseline_of(20.0).verdict(density_of(10.0, scale="cross-entropy"), 144)
 
 
 def test_the_error_of_the_difference_is_that_of_the_newest_draws(labelled_store, tmp_path):
@@ -92,24 +122,6 @@ def test_the_error_of_the_difference_is_that_of_the_newest_draws(labelled_store,
         if num_samples == 50:
             (folder / "evaluation.json").unlink()
     assert errors[0] != errors[1] == errors[2]
-
-
-def test_a_difference_within_its_error_is_called_so(labelled_store, tmp_path):
-    run = TrainedRun.open(small_run(tmp_path / "run", labelled_store, likelihood="learned-gaussian"))
-    found = evaluate(run, "test", density=DensityOptions(5, 10), with_map=False, with_baseline=True)
-    value = found.baseline.negative_log_likelihood.value
-    for error, gain, words in ((3.0, 5.0, "about as good as"), (3.0, -5.0, "5.0 ± 3.0 nats"), (1.0, -5.0, "± 1.0")):
-        density = dataclasses.replace(found.density, negative_log_likelihood=Estimate(value - gain, 9.0))
-        verdict = dataclasses.replace(found.baseline, error_of_difference=error).verdict(density, 144)
-        assert words in verdict
-        assert ("Try more" in verdict) == (error == 1.0)
-
-
-def test_a_cross_entropy_is_not_compared(labelled_store, tmp_path):
-    folder = small_run(tmp_path / "run", labelled_store, likelihood="bernoulli")
-    found = evaluate(TrainedRun.open(folder), "test", density=DensityOptions(5, 10), with_map=False, with_baseline=True)
-    assert found.density.of_density is None
-    assert "cannot be compared" in found.baseline.verdict(found.density, 144)
 
 
 def test_logits_are_refused_where_a_network_starts_at_the_mean_of_pixels():

@@ -10,10 +10,12 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from bype.data.examples import StoreSource, spread_rows
+from bype.data.prepare import prepare
 from bype.distributed import Group
 from bype.distributions import DiagonalNormal, StandardNormal
 from bype.evaluation import evaluate as evaluation
 from bype.evaluation.aggregate import active_units, prior_gap
+from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.records import read_results
 from bype.evaluation.representation import NEIGHBOUR_COUNTS, knn_accuracy, probe_accuracy, tsne
@@ -21,6 +23,8 @@ from bype.objective import ELBO
 from bype.randomness import generator_for
 from bype.run.opened import TrainedRun
 from bype.training import validation
+from bype.training.loop import train
+from small_runs import small_config
 
 
 def test_knn_is_that_of_scikit_learn():
@@ -75,10 +79,10 @@ def test_of_many_examples_the_same_rows_are_taken_everywhere(trained_exemplar, t
     probed = []
     monkeypatch.setattr(evaluation, "probe_accuracy", lambda *arguments: probed.append(arguments) or 1.0)
     run = TrainedRun.open(Path(shutil.copytree(trained_exemplar, tmp_path / "run")))
-    train, validation = (run.store().split(name) for name in ("train", "validation"))
-    rows, all_validation = np.arange(465), np.arange(len(validation))
-    all_train = run.model.encode_rows(StoreSource(train), torch.from_numpy(rows))
-    of_validation = run.model.encode_rows(StoreSource(validation), torch.from_numpy(all_validation))
+    known, held_out = (run.store().split(name) for name in ("train", "validation"))
+    rows, all_validation = np.arange(465), np.arange(len(held_out))
+    all_train = run.model.encode_rows(StoreSource(known), torch.from_numpy(rows))
+    of_validation = run.model.encode_rows(StoreSource(held_out), torch.from_numpy(all_validation))
 
     found = evaluate(run, "train", density=None, max_examples=100)
     taken = torch.from_numpy(spread_rows(465, 100))
@@ -97,13 +101,28 @@ def test_of_many_examples_the_same_rows_are_taken_everywhere(trained_exemplar, t
     assert found.prior_gap.largest_gap.value == pytest.approx(expected.largest_gap.value, abs=1e-4)
     assert found.prior_gap.kl.value == pytest.approx(expected.kl.value, abs=1e-4)
     assert found.map.rows == taken[torch.from_numpy(spread_rows(100, 30))].tolist()
-    assert found.map.labels == train.labels(np.array(found.map.rows)).tolist()
-    ((known, known_labels, means, labels),) = probed
-    fifty = spread_rows(len(validation), 50)
-    assert np.allclose(known, of_validation.mean.numpy()[fifty], atol=1e-5)
-    assert np.array_equal(known_labels, validation.labels(fifty))
+    assert found.map.labels == known.labels(np.array(found.map.rows)).tolist()
+    ((others, other_labels, means, labels),) = probed
+    fifty = spread_rows(len(held_out), 50)
+    assert np.allclose(others, of_validation.mean.numpy()[fifty], atol=1e-5)
+    assert np.array_equal(other_labels, held_out.labels(fifty))
     assert np.allclose(means, all_train.mean.numpy()[taken], atol=1e-5)
-    assert np.array_equal(labels, train.labels(taken.numpy()))
+    assert np.array_equal(labels, known.labels(taken.numpy()))
+
+
+def test_an_example_that_is_alone_is_not_compared_with_itself(tmp_path):
+    x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x_train=x[:1], x_test=x[1:])
+    prepare(tmp_path / "x.npz", tmp_path / "one", validation=0)
+    np.save(tmp_path / "y.npy", x)
+    prepare(tmp_path / "y.npy", tmp_path / "store")
+    config = small_config(prior="gaussian", likelihood="learned-gaussian", latent_dim=2, length="2 steps")
+    train(config, tmp_path / "store", tmp_path / "run")
+    found = evaluate(
+        TrainedRun.open(tmp_path / "run"), "train", data=tmp_path / "one", density=DensityOptions(5), with_map=False
+    )
+    assert found.prior_gap is None
+    assert found.density.num_images == 1
 
 
 def test_validation_means_are_of_all_batches(trained_bype, monkeypatch):
@@ -169,8 +188,6 @@ def test_active_units_are_those_that_vary():
 
 
 def test_an_evaluation_keeps_what_it_does_not_measure_again(bype_run):
-    from bype.evaluation.density import DensityOptions
-
     run = TrainedRun.open(bype_run)
     first = evaluate(run, "test", density=DensityOptions(10))
     second = evaluate(run, "test", density=None, with_map=False)
@@ -181,8 +198,6 @@ def test_an_evaluation_keeps_what_it_does_not_measure_again(bype_run):
 
 
 def test_the_linear_model_is_scored_on_the_same_examples_as_the_run(trained_features, tmp_path):
-    from bype.evaluation.density import DensityOptions
-
     run = TrainedRun.open(Path(shutil.copytree(trained_features, tmp_path / "run")))
     few = evaluate(run, "test", density=DensityOptions(5, 3), with_map=False, with_baseline=True)
     more = evaluate(run, "test", density=DensityOptions(5, 6), with_map=False)

@@ -21,7 +21,7 @@ class _Augment:
     seeds: int = 3
     """Train this many classifiers for each weight"""
     epochs: int = 100
-    """Train each classifier for this many epochs; the paper takes 100"""
+    """Train each classifier for this many epochs; the authors' program takes 100"""
     export: MaybePath = None
     """Train nothing; write a new store with one generated, labelled example for each training example"""
 

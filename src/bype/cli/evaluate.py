@@ -87,7 +87,7 @@ def describe(found: "Evaluation") -> Iterator[str]:
             f"median {density.median_effective_sample_size:.0f}, smallest {density.smallest_effective_sample_size:.1f}"
         )
         if density.has_few_draws:
-            yield "  so few draws count: the value is too high by more than its error; take more --samples"
+            yield "  the effective sample size is small, so the value is too high; take more --samples"
         if density.precision_difference is not None:
             yield f"  {density.precision}: {density.precision_difference:+.4f} against float32 with the same draws"
         if density.scale == "unnormalised" and density.normalised is not None:

@@ -50,7 +50,8 @@ def classifier_error(
     """Train a classifier on real and generated examples and return its test error in percent.
 
     The network has two hidden layers of 1,024 ReLU units and sees an example as a plain vector. SGD with momentum 0.9,
-    rate 0.1 decayed linearly to 1%, batches of 100, labels smoothed by 0.1; as in the paper, but in float32.
+    rate 0.1 decayed linearly to 1%, batches of 100, labels smoothed by 0.1; as in the program of the paper's authors,
+    but in float32.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ def classifier_error(
     real_share
         Lambda, the weight of real examples in the loss; with 1 nothing is generated.
     epochs
-        Passes over the training split; the paper takes 100.
+        Passes over the training split; the authors' program takes 100.
     seed
         Seed of the classifier and of the generated examples.
     report

@@ -94,18 +94,20 @@ def evaluate(
         rows = spread_rows(len(split), max_examples or _MAX_REFERENCES)
         queries = _encode(run, split, rows)
         references, own, labels = _references(run, store, split_name, rows, queries)
-    with stage("comparing with the aggregate posterior"):
-        chosen = torch.from_numpy(spread_rows(len(rows), _MAX_GAP_IMAGES))
-        prior = run.model.prior_distribution()
-        if _is_training_split(run, store, split_name):
-            prior = run.model.prior.leave_out(prior, torch.from_numpy(rows)[chosen])
-        gap = prior_gap(
-            DiagonalNormal(queries.mean[chosen], queries.log_variance[chosen]),
-            references,
-            own[chosen].to(run.model.device),
-            prior,
-            generator=generator_for(0, "prior gap"),
-        )
+    gap = None
+    if len(references.mean) > int((own >= 0).any()):  # an example alone has nothing to be compared with
+        with stage("comparing with the aggregate posterior"):
+            chosen = torch.from_numpy(spread_rows(len(rows), _MAX_GAP_IMAGES))
+            prior = run.model.prior_distribution()
+            if _is_training_split(run, store, split_name):
+                prior = run.model.prior.leave_out(prior, torch.from_numpy(rows)[chosen])
+            gap = prior_gap(
+                DiagonalNormal(queries.mean[chosen], queries.log_variance[chosen]),
+                references,
+                own[chosen].to(run.model.device),
+                prior,
+                generator=generator_for(0, "prior gap"),
+            )
     representation = None
     query_labels = split.labels(rows) if split.has_labels else None
     if query_labels is not None and labels is not None and len(labels) > int((own >= 0).sum()):

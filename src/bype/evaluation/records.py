@@ -13,8 +13,8 @@ from bype.data.decode import decode_file
 from bype.data.files import FileError, to_json, write_atomic
 
 FILE_NAME = "evaluation.json"
-_FEW_DRAWS = 10
-"""Below this effective sample size an estimate is too high by more than its error: large weights are missing."""
+_LARGE_BIAS = 0.05
+"""Nats: from here on users are told that an estimate is too high, because large weights are missing."""
 _ALIKE = 0.05
 """Nats per example: a smaller difference would be shown as 0.0."""
 
@@ -57,8 +57,8 @@ class Density:
 
     @property
     def has_few_draws(self) -> bool:
-        """Whether so few draws count that the value is too high, by more than its error."""
-        return self.median_effective_sample_size < _FEW_DRAWS
+        """Whether so few draws count that the value is clearly too high, by the leading term of its bias."""
+        return 0.5 / self.median_effective_sample_size - 0.5 / self.num_samples > _LARGE_BIAS
 
     @property
     def of_density(self) -> float | None:
@@ -143,7 +143,9 @@ class Baseline:
             words += " It is worse than one normal distribution around the mean example."
         if density.has_few_draws:
             size = f"{density.median_effective_sample_size:.1f} of {density.num_samples:,}"
-            words += f" The model's true −log p(x) is better than that: the estimate rests on {size} draws."
+            words += (
+                f" Its true −log p(x) is lower (better) than this estimate: the effective sample size is {size} draws."
+            )
         return words
 
     def _comparison(self, gain: float, num_dimensions: int) -> str:
@@ -154,6 +156,9 @@ class Baseline:
         error = self.error_of_difference or 0.0
         difference = f"{abs(gain):.1f} ± {error:.1f}" if error else f"{abs(gain):.1f}"
         size = f"{difference} nats per example ({bits:.3f} bits per dimension)"
+        if self.num_examples == 1:
+            side = "better" if gain >= 0 else "worse"
+            return f"The model is {size} {side} than {than}. One example tells little."
         if abs(gain) < _ALIKE:
             return f"The model is as good as {than}: they differ by less than {_ALIKE} nats per example."
         if abs(gain) < 2 * error:

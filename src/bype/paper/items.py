@@ -125,7 +125,9 @@ def _celeba() -> Item:
     cells = [Cell("celeba", "residual", prior) for prior in (*_PRIORS, "ours")]
     lines = tuple(Line(_labels(cell)[2:], cell, "nll", published.CELEBA.get(cell.prior)) for cell in cells)
     title = "Density estimation on CelebA: negative log-likelihood with the residual network"
-    note = "It needs a store `celeba` of 30,000 faces of 64 × 64, as the paper has them; see the guide." + _OWN
+    note = (
+        "It needs a store `celeba` of 30,000 faces of 64 × 64, as the authors' program has them; see the guide." + _OWN
+    )
     return Item("table4", title, ("prior",), lines, note)
 
 

@@ -346,8 +346,11 @@ class Tracking(Rule):
             self._move_points(prior, made, *moves)
         members = made.members
         rate = min(1.0, terms.num_examples / (self.memory * len(prior.targets)))
-        weights = prior.pseudocoreset.probabilities * (1 - rate)
+        before = prior.pseudocoreset.probabilities
+        weights = before * (1 - rate)
         weights[members] -= in_log_weights * (rate / terms.beta)
+        if (labels := prior.pseudocoreset.labels) is not None:
+            weights = _with_class_masses_of(before, weights, labels.long())
         prior.pseudocoreset.reweight(weights)
         prior.advance(made.rows, places)
         moved = self.target_mean, self.target_square, self.target_powers, prior.targets
@@ -389,3 +392,10 @@ def _require_targets(prior: Prior) -> TrackedPseudocoresetPrior:
 
 def _decoded(model: LatentModel, latents: Tensor) -> Tensor:
     return model.unflatten(model.likelihood.mean(model.decode(latents, at_mean=True)))
+
+
+def _with_class_masses_of(before: Tensor, weights: Tensor, labels: Tensor) -> Tensor:
+    """Give each class the mass that it had: its share of the data, which a batch knows less well."""
+    masses = before.new_zeros(2, int(labels.max()) + 1)
+    had, has = masses.index_add_(1, labels, torch.stack([before, weights]))[:, labels]
+    return torch.where(has > 0, weights * (had / has), before)

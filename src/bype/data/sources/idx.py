@@ -24,7 +24,7 @@ _DAMAGED = (OSError, EOFError, zlib.error)
 
 
 def open_idx(folder: Path, options: SourceOptions) -> Source:
-    """Open MNIST's files: the last 10,000 training images become the validation split, as in the paper."""
+    """Open MNIST's files: the last 10,000 training images become the validation split, as the authors do."""
     pools = []
     shapes = set()
     num_classes = _DIGITS
