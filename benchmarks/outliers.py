@@ -111,6 +111,8 @@ def ours(train: np.ndarray, test: np.ndarray, is_outlier: np.ndarray, steps: int
 
 
 def all_scores(found: ExampleScores) -> Scores:
+    if found.log_ratio is None:
+        raise ValueError("the run was given without its training data")
     own = {name: -getattr(found, name) for name in OURS}
     return {**own, "linear": found.log_ratio - found.log_likelihood}
 

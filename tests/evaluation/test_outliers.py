@@ -10,6 +10,7 @@ import torch
 from pyarrow import parquet
 from sklearn.decomposition import PCA
 
+import bype
 from bype.cli import main
 from bype.data.prepare import prepare
 from bype.data.scaling import Scaling
@@ -181,3 +182,24 @@ def test_scoring_needs_the_data_of_the_run(trained_features, tmp_path, capsys):
     assert main(["score", str(run), "--out", str(tmp_path / "scores.csv")]) == 1
     assert "say where they are with --data" in capsys.readouterr().err
     assert not (tmp_path / "scores.csv").exists()
+
+
+def test_a_model_that_came_without_its_data_gives_the_other_scores(trained_features, tmp_path, capsys):
+    run = bype.TrainedRun.open(trained_features)
+    run.save_pretrained(tmp_path / "shared")
+    rows = run.store().split("test").read(np.arange(20))
+    np.save(tmp_path / "new.npy", rows)
+    words = ["--data", str(tmp_path / "new.npy"), "--samples", "10"]
+    assert main(["score", str(tmp_path / "shared"), *words, "--out", str(tmp_path / "without.npz")]) == 0
+    assert "came without its training data" in capsys.readouterr().out
+    assert main(["score", str(trained_features), *words, "--out", str(tmp_path / "with.npz")]) == 0
+    with np.load(tmp_path / "without.npz") as without, np.load(tmp_path / "with.npz") as whole:
+        for name in ("log_likelihood", "reconstruction", "latent_density"):
+            assert np.array_equal(without[name], whole[name])
+        lacking = {"percentile", "log_ratio"} | {f"{kind}_{k}" for kind in ("column", "excess") for k in (1, 2, 3)}
+        assert set(whole) - set(without) == lacking
+    # a store that is the run's own brings all of them back
+    shutil.copytree(run.store().folder, tmp_path / "shared" / "store")
+    assert main(["score", str(tmp_path / "shared"), *words, "--out", str(tmp_path / "again.npz")]) == 0
+    with np.load(tmp_path / "again.npz") as again, np.load(tmp_path / "with.npz") as whole:
+        assert np.array_equal(again["percentile"], whole["percentile"])

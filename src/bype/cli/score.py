@@ -73,8 +73,12 @@ def score(words: list[str]) -> int:
     if options.split is None and of_all:
         others = " or ".join(f"--split {name}" for name in store.manifest.splits if name != split.name)
         print(f"to score the others: {others}")
-    print(f"percentiles compare with {found.num_references:,} training examples, which the model has seen;")
-    print("new examples get smaller percentiles, and much smaller ones if the model is overfitted")
+    if found.percentile is None:
+        print(f"no percentiles and no log ratios: {options.run} came without its training data;")
+        print(f"if you have them, prepare the same store at {options.run / 'store'}")
+    else:
+        print(f"percentiles compare with {found.num_references:,} training examples, which the model has seen;")
+        print("new examples get smaller percentiles, and much smaller ones if the model is overfitted")
     print("the least likely (compare the other scores: log p(x) alone ranks some outliers high):")
     least = found.least_likely(_SHOWN)
     result(
@@ -86,7 +90,8 @@ def score(words: list[str]) -> int:
     )
     for place in least:
         line = f"  {found.name_of(place)}: log p(x) {found.log_likelihood[place]:.2f}"
-        line += f", percentile {found.percentile[place]:.1f}, log ratio {found.log_ratio[place]:+.2f}"
+        if found.percentile is not None and found.log_ratio is not None:
+            line += f", percentile {found.percentile[place]:.1f}, log ratio {found.log_ratio[place]:+.2f}"
         if found.columns is not None:
             line += ", by " + ", ".join(_named(k, run.data.names) for k in found.columns[place])
         print(line)

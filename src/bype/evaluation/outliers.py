@@ -19,7 +19,7 @@ from bype.evaluation.scores import log_likelihood_by_shared_draws, log_normalise
 from bype.factors import LinearGaussian
 from bype.models.base import LatentModel
 from bype.models.linear_start import fit_linear
-from bype.run.opened import TrainedRun, own_store
+from bype.run.opened import TrainedRun, came_without_data, own_store
 
 _ROWS = 32
 _NAMED_COLUMNS = 3
@@ -71,15 +71,17 @@ class ExampleScores:
     """(n,), the row numbers in the split."""
     log_likelihood: Floats
     """(n,), log p(x) by importance weighting: in the units of a table, and of pixels in [0, 1] for images."""
-    percentile: Floats
+    percentile: Floats | None
     """(n,), the percentage of the training examples that are less likely. The model has seen these, so new
-    examples have smaller percentiles than training examples, and much smaller ones if the model is overfitted."""
+    examples have smaller percentiles than training examples, and much smaller ones if the model is overfitted. ``None``
+    if the run came without its training data."""
     reconstruction: Floats
     """(n,), log p(x | z) at the posterior mean, in the same units."""
     latent_density: Floats
     """(n,), log p(z) at the posterior mean; of the top level, if there are two."""
-    log_ratio: Floats
-    """(n,), log p(x) minus that of the linear model with as many latents, fitted to the same training examples."""
+    log_ratio: Floats | None
+    """(n,), log p(x) minus that of the linear model with as many latents, fitted to the same training examples; or
+    ``None``, as above."""
     scale: str
     """What exp(log p(x)) is: ``density``, ``probability``, or ``cross-entropy`` for a Bernoulli likelihood."""
     num_samples: int
@@ -106,10 +108,10 @@ class ExampleScores:
             "row": self.rows,
             **({} if self.sources is None else {"source": self.sources}),
             "log_likelihood": self.log_likelihood,
-            "percentile": self.percentile,
+            **({} if self.percentile is None else {"percentile": self.percentile}),
             "reconstruction": self.reconstruction,
             "latent_density": self.latent_density,
-            "log_ratio": self.log_ratio,
+            **({} if self.log_ratio is None else {"log_ratio": self.log_ratio}),
         }
         if self.columns is not None and self.column_excess is not None:
             for k in range(self.columns.shape[1]):
@@ -134,7 +136,8 @@ def score_examples(
     Parameters
     ----------
     run
-        The run. The data that it was trained on must be available, for percentiles and for the linear model.
+        The run. Percentiles, the log ratio, and the columns that made a row unlikely need the data that it was trained
+        on. A run that came without them, such as a model that was shared, gives the other scores.
     split_name
         The split of the store; test, or else validation, or else train, if left out.
     data
@@ -145,31 +148,35 @@ def score_examples(
         Called with the title of each stage.
     """
     options = options or ScoreOptions()
-    own, store = own_store(run.folder, run.data, data), run.store(data)
-    train, split = own.split("train"), store.split(split_name or default_split(store))
-    is_training = split.name == "train" and store.manifest.fingerprint == own.manifest.fingerprint
+    store = run.store(data)
+    split = store.split(split_name or default_split(store))
+    is_training = split.name == "train" and store.manifest.fingerprint == run.data.fingerprint
     rows = spread_rows(len(split), options.num_examples or len(split))
     sources = split.origins(rows)
-    with stage("fitting the linear model"):
-        linear = fit_linear(
-            run.model.scaled(StoreSource(train)), run.data.shape, run.config.latent_dim, run.config.seed
-        )
-    scorer = _Scorer(run.model, linear, options.num_samples)
-    with stage("scoring training examples") as report:
-        references = scorer.score(train, spread_rows(len(train), options.num_references), True, report=report)
-    average = None if references.column_terms is None else references.column_terms.mean(0)
+    is_own = store.manifest.fingerprint == run.data.fingerprint
+    linear = references = average = None
+    if is_own or not came_without_data(run.folder, run.data):
+        train = own_store(run.folder, run.data, data).split("train")
+        with stage("fitting the linear model"):
+            linear = fit_linear(
+                run.model.scaled(StoreSource(train)), run.data.shape, run.config.latent_dim, run.config.seed
+            )
+        with stage("scoring training examples") as report:
+            chosen = spread_rows(len(train), options.num_references)
+            references = _Scorer(run.model, linear, options.num_samples).score(train, chosen, True, report=report)
+        average = None if references.column_terms is None else references.column_terms.mean(0)
     with stage("scoring examples") as report:
-        found = scorer.score(split, rows, is_training, average, report)
+        found = _Scorer(run.model, linear, options.num_samples).score(split, rows, is_training, average, report)
     return ExampleScores(
         rows=rows,
         log_likelihood=found.log_likelihood,
-        percentile=percentiles(found.log_likelihood, references.log_likelihood),
+        percentile=None if references is None else percentiles(found.log_likelihood, references.log_likelihood),
         reconstruction=found.reconstruction,
         latent_density=found.latent_density,
-        log_ratio=_differences(found.log_likelihood, found.linear),
+        log_ratio=None if linear is None else _differences(found.log_likelihood, found.linear),
         scale=run.model.likelihood.value_kind if run.model.likelihood.log_normaliser is None else "density",
         num_samples=options.num_samples,
-        num_references=len(references.log_likelihood),
+        num_references=0 if references is None else len(references.log_likelihood),
         columns=found.columns,
         column_excess=found.column_excess,
         sources=sources,
@@ -222,7 +229,7 @@ class _Scores:
 class _Scorer:
     """Scores rows of a split, a few at a time; only their scores are kept."""
 
-    def __init__(self, model: LatentModel, linear: LinearGaussian, num_samples: int) -> None:
+    def __init__(self, model: LatentModel, linear: LinearGaussian | None, num_samples: int) -> None:
         self._model, self._linear, self._num_samples = model, linear, num_samples
         self._prior = model.prior_distribution()
         self._to_data_units = 0.0 if model.scaling is None else float(model.scaling.log_density)
@@ -279,5 +286,10 @@ class _Scorer:
             log_likelihood,
             at_mean + self._to_data_units + self._normaliser,
             prior.log_prob(posterior.top.mean),
-            self._linear.log_prob(model.flatten(scaled).cpu()) + self._to_data_units,
+            self._of_linear_model(model.flatten(scaled).cpu()),
         ]
+
+    def _of_linear_model(self, rows: Tensor) -> Tensor:
+        if self._linear is None:
+            return torch.full((len(rows),), torch.nan)
+        return self._linear.log_prob(rows) + self._to_data_units

@@ -14,7 +14,7 @@ from bype.data.files import FileError, to_json, write_atomic
 
 FILE_NAME = "evaluation.json"
 _LARGE_BIAS = 0.05
-"""Nats: from here on users are told that an estimate is too high, because large weights are missing."""
+"""Nats: from here on a line warns that an estimate is too high, because large weights are missing."""
 _ALIKE = 0.05
 """Nats per example: a smaller difference would be shown as 0.0."""
 

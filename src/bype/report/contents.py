@@ -148,6 +148,8 @@ def gather(folder: Path, name: str, data: Path | None = None) -> RunContents:
 def _add_unusual(contents: RunContents, run: TrainedRun, store: Store) -> None:
     split = store.split(default_split(store))
     found = score_examples(run, split.name, data=store.folder, options=_QUICK_SCORES)
+    if found.percentile is None or found.log_ratio is None:
+        return  # the run came without its training data, and others were given
     contents.unusual_of = f"{len(found.rows):,} {split.name} examples"
     names = feature_names(run.data)
     for place in found.least_likely(_UNUSUAL):

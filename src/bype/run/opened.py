@@ -168,6 +168,29 @@ def open_store(run: Path, identity: DataIdentity, moved_to: Path | None) -> Stor
     moved_to
         Where the store is. If left out, it is where the run remembers it, or in the run directory.
     """
+    found = _find_store(run, identity, moved_to)
+    if isinstance(found, str):
+        raise RunError(f"{found}; say where they are with --data, or move them to {run / 'store'}")
+    return found
+
+
+def own_store(run: Path, identity: DataIdentity, other: Path | None) -> Store:
+    """Open the store that a run was trained on: ``other``, if it is that one, else as :func:`open_store` finds it."""
+    if other is None or Store(other).manifest.fingerprint == identity.fingerprint:
+        return open_store(run, identity, other)
+    found = _find_store(run, identity, None)
+    if isinstance(found, str):
+        raise RunError(f"{found}; move them to {run / 'store'}")
+    return found
+
+
+def came_without_data(run: Path, identity: DataIdentity) -> bool:
+    """Tell whether a run neither holds its data nor knows a place for them, as a model that was shared."""
+    return not identity.store and not (run / "store").exists()
+
+
+def _find_store(run: Path, identity: DataIdentity, moved_to: Path | None) -> Store | str:
+    """Return the store that a run was trained on, or say why there is none."""
     remembered = [Path(identity.store)] if identity.store else []
     places = [*remembered, run / "store"] if moved_to is None else [moved_to]
     found = [place for place in places if place.exists()]
@@ -176,15 +199,7 @@ def open_store(run: Path, identity: DataIdentity, moved_to: Path | None) -> Stor
         if store.manifest.fingerprint == identity.fingerprint:
             return store
     if found:
-        cause = f"{found[0]} does not hold the data that this run was trained on"
-    elif moved_to is None and not identity.store:
-        cause = "this run came without its data"
-    else:
-        cause = f"the data of this run were in {places[0]}, which does not exist"
-    raise RunError(f"{cause}; say where they are with --data, or move them to {run / 'store'}")
-
-
-def own_store(run: Path, identity: DataIdentity, other: Path | None) -> Store:
-    """Open the store that a run was trained on: ``other``, if it is that one, else as :func:`open_store` finds it."""
-    is_own = other is not None and Store(other).manifest.fingerprint == identity.fingerprint
-    return open_store(run, identity, other if is_own else None)
+        return f"{found[0]} does not hold the data that this run was trained on"
+    if moved_to is None and came_without_data(run, identity):
+        return "this run came without its data"
+    return f"the data of this run were in {places[0]}, which does not exist"
