@@ -73,6 +73,10 @@ def test_columns_are_taken_by_name(trained_features, tmp_path, capsys):
     capsys.readouterr()
     refused = {
         "missing": (write("missing.csv", (0, 2, 3)), "has no column 'width', which the model takes"),
+        "two missing": (
+            write("fewer.csv", (0, 3)),
+            "lacks 2 of the 4 columns that the model takes: 'width', '<b>depth",
+        ),
         "no header": (write("bare.csv", range(5), numbered[1:]), "holds float32 examples of shape (5,)"),
     }
     for name, (path, message) in refused.items():

@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO
 
-HELP = "Add --json to print the result as one JSON object, or --quiet to print only errors."
+HELP = "Add --json to print the result as one JSON object, or --quiet to print only errors, warnings and notes."
 _found: dict[str, Any] = {}
 
 

@@ -17,6 +17,8 @@ SPLIT_NAMES = {"train": "train", "training": "train", "validation": "validation"
                "val": "validation", "dev": "validation", "test": "test", "testing": "test"}  # fmt: skip
 """What files and folders of a split are called, in lower case."""
 
+_NAMED = 3
+
 
 class SourceError(ValueError):
     """Data that cannot be read, and why."""
@@ -106,10 +108,17 @@ def shares(splits: Collection[str | None], split: str | None) -> tuple[float, fl
 
 
 def wanted_columns(file: Path, names: Collection[str], wanted: tuple[str, ...]) -> list[str]:
-    """Return the columns that a model takes, or say which one is not there."""
-    for name in wanted:
-        if name not in names:
-            raise SourceError(f"{file} has no column {name!r}, which the model takes{did_you_mean(name, names)}")
+    """Return the columns that a model takes, or say which are not there."""
+    lacking = [name for name in wanted if name not in names]
+    if len(lacking) == 1:
+        name = lacking[0]
+        raise SourceError(f"{file} has no column {name!r}, which the model takes{did_you_mean(name, names)}")
+    if lacking:
+        some = ", ".join(map(repr, lacking[:_NAMED])) + (", …" if len(lacking) > _NAMED else "")
+        raise SourceError(
+            f"{file} lacks {len(lacking)} of the {len(wanted)} columns that the model takes: {some}; "
+            f"rename columns or add them, in any order"
+        )
     return list(wanted)
 
 
