@@ -156,7 +156,7 @@ def test_labels_of_new_data_come_with_their_names(bype_run, tmp_path, capsys):
     capsys.readouterr()
     assert main(["embed", str(bype_run), "--data", str(tmp_path / "new"), "--out", str(tmp_path / "test")]) == 0
     count = len(list((tmp_path / "new" / "test").iterdir()))
-    assert f"{count} of {int((labels > 0).sum())} (split test) latent means" in capsys.readouterr().out
+    assert f"{count} of {int((labels > 0).sum())} (split test) embeddings" in capsys.readouterr().out
     words = ["embed", str(bype_run), "--data", str(tmp_path / "new"), "--split", "validation"]
     assert main([*words, "--out", str(tmp_path / "none")]) == 1
     assert f"{tmp_path / 'new'} has no split validation; leave out --split" in capsys.readouterr().err
