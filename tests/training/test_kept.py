@@ -20,6 +20,7 @@ from bype.run.identity import DataIdentity
 from bype.run.opened import TrainedRun
 from bype.training.display import LiveDisplay
 from bype.training.loop import train
+from bype.training.resume import Snapshot
 from bype.training.validation import Validation
 from small_runs import image_store, small_config
 
@@ -67,6 +68,43 @@ def test_a_trained_model_without_checkpoints_is_not_replaced(store, tmp_path):
         with pytest.raises(RunError, match=r"checkpoints are gone.*choose another --out"):
             train(asked, store, tmp_path / "run")
     assert files(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("state", ["running", "failed", "lost"])
+def test_a_model_is_kept_however_its_training_ended(store, tmp_path, state):
+    train(config(), store, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    status = tmp_path / "run" / "status.json"
+    if state == "lost":
+        status.unlink()
+    else:
+        status.write_text(json.dumps({**json.loads(status.read_text()), "state": state}))
+    before = files(tmp_path / "run")
+    with pytest.raises(RunError, match=r"checkpoints are gone.*choose another --out"):
+        train(config(), store, tmp_path / "run")
+    assert files(tmp_path / "run") == before
+
+
+def test_results_are_kept_even_if_no_model_is(store, tmp_path):
+    train(config(), store, tmp_path / "run")
+    for name in ("checkpoints", "best"):
+        shutil.rmtree(tmp_path / "run" / name)
+    (tmp_path / "run" / "evaluation.json").write_text("{}")
+    with pytest.raises(RunError, match=r"holds evaluation\.json, but its checkpoints are gone"):
+        train(config(), store, tmp_path / "run")
+    assert (tmp_path / "run" / "evaluation.json").exists()
+
+
+def test_a_run_that_never_had_a_checkpoint_begins_anew_with_the_same_command(store, tmp_path, monkeypatch):
+    def fail(snapshot, state):
+        raise CheckpointError("cannot write a checkpoint: No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(Snapshot, "save", fail)
+        with pytest.raises(CheckpointError):
+            train(config(), store, tmp_path / "run")
+    assert list((tmp_path / "run" / "best").iterdir())  # it was validated before
+    assert train(config(), store, tmp_path / "run").state == "finished"
 
 
 def test_another_config_does_not_follow_the_clock_of_a_run_that_failed(store, tmp_path):

@@ -143,10 +143,12 @@ class RunDirectory:
                     f"{self.folder} holds a model that was saved or shared, which cannot be trained further; "
                     f"choose another --out"
                 )
-            if self.best.steps() and self._has_ended():
+            results = [name for name in ("evaluation.json", "audit.json") if (self.folder / name).exists()]
+            if results or (self.best.steps() and self._had_checkpoint()):
+                found = results[0] if results else "a trained model"
                 raise RunError(
-                    f"{self.folder} holds a trained model, but its checkpoints are gone, so it cannot be trained "
-                    f"further; choose another --out"
+                    f"{self.folder} holds {found}, but its checkpoints are gone, so it cannot be trained further; "
+                    f"choose another --out, or remove the folder if you do not need what is in it"
                 )
             self.check_fence()
             self._remove_leftovers(config, data)
@@ -166,17 +168,20 @@ class RunDirectory:
         if not is_same_data:
             raise RunError(f"{self.folder} was trained on other data, not {data.store}; choose another --out")
 
-    def _has_ended(self) -> bool:
-        """Tell whether a training in this folder has come to an end: then there was a checkpoint."""
-        path = self.folder / "status.json"
-        status = read_json(path) if path.exists() else {}
-        return isinstance(status, dict) and status.get("state") in ("finished", "stopped")
+    def _had_checkpoint(self) -> bool:
+        """Tell whether the run had a checkpoint once; if nothing says that it had none, it had one."""
+        try:
+            status = read_json(self.folder / "status.json")
+        except FileError:
+            return True
+        # Before there was the field "checkpoint", the step was that of the checkpoint unless the run had failed.
+        return not isinstance(status, dict) or status.get("checkpoint", status.get("step")) != 0
 
     def _remove_leftovers(self, config: TrainingConfig, data: DataIdentity) -> None:
         """Remove what a run left that failed before its first checkpoint."""
         for folder in (self.best.folder, self.folder / "tensorboard"):
             shutil.rmtree(folder, ignore_errors=True)
-        names = ["audit.json", "broken.json", "evaluation.json", "timings.jsonl"]
+        names = ["broken.json", "timings.jsonl"]
         if (self.folder / "config.json").exists():
             saved_config, saved_data = read_config(self.folder)
             if saved_config != config or saved_data.fingerprint != data.fingerprint:
@@ -193,8 +198,9 @@ class RunDirectory:
         return length.in_steps(steps_per_epoch(data.num_train, config.batch_size)) >= max(self.checkpoints.steps())
 
     def set_status(self, state: str, **details: Any) -> None:
-        """Write the state of the run: running, finished, stopped or failed."""
-        self.write("status.json", {"state": state, **details, "updated": round(time.time(), 1)})
+        """Write the state of the run: running, finished, stopped or failed; and where it would resume."""
+        newest = max(self.checkpoints.steps(), default=0)
+        self.write("status.json", {"state": state, **details, "checkpoint": newest, "updated": round(time.time(), 1)})
 
     def describe_machine(self, data: DataIdentity, threads: int, processes: int, device: str) -> None:
         """Write what the results may depend on, besides config and data."""
