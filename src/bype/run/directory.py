@@ -170,12 +170,21 @@ class RunDirectory:
 
     def _had_checkpoint(self) -> bool:
         """Tell whether the run had a checkpoint once; if nothing says that it had none, it had one."""
+        status = self._status()
+        # Before there was the field "checkpoint", the step was that of the checkpoint unless the run had failed.
+        return status.get("checkpoint", status.get("step")) != 0
+
+    def _status(self) -> dict[str, Any]:
+        """Return the status, empty if there is none or it cannot be read."""
         try:
             status = read_json(self.folder / "status.json")
         except FileError:
-            return True
-        # Before there was the field "checkpoint", the step was that of the checkpoint unless the run had failed.
-        return not isinstance(status, dict) or status.get("checkpoint", status.get("step")) != 0
+            return {}
+        return status if isinstance(status, dict) else {}
+
+    def is_finished(self) -> bool:
+        """Tell whether training has come to its end."""
+        return self._status().get("state") == "finished"
 
     def _remove_leftovers(self, config: TrainingConfig, data: DataIdentity) -> None:
         """Remove what a run left that failed before its first checkpoint."""

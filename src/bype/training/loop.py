@@ -119,7 +119,7 @@ def train(
         except BaseException as error:
             step = trainer.state.step if trainer else None
             try:
-                reporter.set_status("failed", step=step, error=f"{type(error).__name__}: {error}")
+                reporter.fail(step, f"{type(error).__name__}: {error}")
             except (OSError, RunError) as second:  # a full disk, or a run that another process holds now
                 error.add_note(f"the status could not be written: {second}")
             raise

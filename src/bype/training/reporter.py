@@ -61,6 +61,9 @@ class Reporter:
     def set_status(self, state: str, **details: Any) -> None:
         """Write the state of the run."""
 
+    def fail(self, step: int | None, error: str) -> None:
+        """Say that the run has failed, and why."""
+
     def save_broken(self, content: dict[str, Any]) -> str:
         """Keep what caused a loss that is not finite, and return where it is kept."""
         return ""
@@ -147,6 +150,11 @@ class RunReporter(Reporter):
     def set_status(self, state: str, **details: Any) -> None:
         self._run.set_status(state, **details)
         self._write_monitor()
+
+    def fail(self, step: int | None, error: str) -> None:
+        has_begun = self._metrics is not None
+        if has_begun or not self._run.is_finished():  # a finished run that could not begin again is still finished
+            self.set_status("failed", step=step, error=error)
 
     def save_broken(self, content: dict[str, Any]) -> str:
         self._run.write("broken.json", content)
