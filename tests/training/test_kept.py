@@ -1,9 +1,12 @@
 """What a training must not lose: its checkpoints, its best model, the steps at its end."""
 
 import dataclasses
+import errno
 import io
 import json
+import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,11 +21,12 @@ from bype.run.config import ConfigError
 from bype.run.directory import RunDirectory, RunError
 from bype.run.identity import DataIdentity
 from bype.run.opened import TrainedRun
-from bype.training.display import LiveDisplay
+from bype.training.display import Display, LastingDisplay, LiveDisplay
 from bype.training.loop import train
 from bype.training.resume import Snapshot
 from bype.training.validation import Validation
 from small_runs import image_store, small_config
+from training_process import command
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +163,31 @@ def test_validation_keeps_no_graph_of_the_prior(store, tmp_path, monkeypatch):
     monkeypatch.setattr(Validation, "means", watch)
     train(config(length="1 epoch"), store, tmp_path / "run")
     assert seen == [False]
+
+
+@pytest.mark.parametrize("redirection", ["| true", ">&-"])
+def test_training_does_not_depend_on_who_reads_its_lines(store, tmp_path, redirection):
+    spans = ("--length", "2 epochs", "--warm-up", "1 epoch", "--rule", "frozen")
+    words = command(store, tmp_path / "run", "--components", "5", "--latent-dim", "2", "--hidden", "8", *spans)
+    line = f"{shlex.join(words)} {redirection}"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=True)  # noqa: S602
+    assert "Traceback" not in done.stderr
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "finished"
+
+
+def test_a_display_that_breaks_is_not_asked_again(capsys):
+    calls = []
+
+    class Broken(Display):
+        def step(self, step, share):
+            calls.append(step)
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    display = LastingDisplay(Broken())
+    for step in range(3):
+        display.step(step, 0.0)
+    assert calls == [0]
+    assert "progress is no longer shown" in capsys.readouterr().err
 
 
 def test_a_warning_shows_paths_with_brackets():

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from bype.cli.options import UsageError
 from bype.cli.output import printing, say
@@ -59,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that wait for each other must not spin: on a busy machine that makes a step three times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if sys.stdout is None:  # closed by the caller, as with >&-
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     if words == ["--version"]:
         from importlib import metadata
 

@@ -12,7 +12,7 @@ from bype.run.directory import RunDirectory
 from bype.run.metrics import MetricsFile
 from bype.run.pace import Pace, paces_file, read_paces
 from bype.training.board import open_board
-from bype.training.display import Display
+from bype.training.display import Display, LastingDisplay
 from bype.training.monitor import Timings, monitoring_text
 from bype.training.state import TrainingState
 
@@ -85,7 +85,7 @@ class RunReporter(Reporter):
 
     def __init__(self, run: RunDirectory, display: Display) -> None:
         self._run = run
-        self._display = display
+        self._display = LastingDisplay(display)
         self._metrics: MetricsFile | None = None
         self._board: Any = None
         self._start, self._process = time.perf_counter(), secrets.token_hex(4)
