@@ -317,10 +317,15 @@ BROKEN_WHEN_CONTINUED: dict[str, Callable[[Path], Any]] = {
     "linked checkpoints": linked("checkpoints"),
     "linked best": linked_best,
     "linked metrics": linked("metrics.jsonl"),
-    "linked timings": linked("timings.jsonl"),
     "linked lock": linked("lock"),
     "linked board": linked("tensorboard"),
 }
+
+PASSED_OVER_WHEN_CONTINUED: dict[str, Callable[[Path], Any]] = {
+    "linked checkpoint": lambda run: linked(f"checkpoints/{newest(run).name}")(run),
+    "linked timings": linked("timings.jsonl"),
+}
+"""There is a warning, and nothing is written through a link."""
 
 
 def longer(run: Path) -> TrainingConfig:
@@ -372,8 +377,9 @@ def test_continuing(name, run, store):
     assert fingerprint(elsewhere) == before
 
 
-def test_a_linked_checkpoint_is_not_continued_from(run, store):
-    linked(f"checkpoints/{newest(run).name}")(run)
+@pytest.mark.parametrize("name", PASSED_OVER_WHEN_CONTINUED)
+def test_what_is_passed_over_with_a_warning(name, run, store):
+    PASSED_OVER_WHEN_CONTINUED[name](run)
     elsewhere = run.parent / "elsewhere"
     before = fingerprint(elsewhere)
     warnings: list[str] = []

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import io
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -12,17 +13,21 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from bype.cli import main
 from bype.data.files import FileError
 from bype.data.store import Store
 from bype.pseudocoreset.settings import FrozenSettings
-from bype.run import checkpoint
+from bype.run import checkpoint, directory
 from bype.run.checkpoint import CheckpointError
 from bype.run.config import ConfigError
 from bype.run.directory import RunDirectory, RunError
 from bype.run.identity import DataIdentity
+from bype.run.metrics import MetricsFile
 from bype.run.opened import TrainedRun
+from bype.training.board import Board
 from bype.training.display import Display, LastingDisplay, LiveDisplay
 from bype.training.loop import train
+from bype.training.reporter import RunReporter
 from bype.training.resume import Snapshot
 from bype.training.validation import Validation
 from small_runs import image_store, small_config
@@ -188,6 +193,68 @@ def test_a_display_that_breaks_is_not_asked_again(capsys):
         display.step(step, 0.0)
     assert calls == [0]
     assert "progress is no longer shown" in capsys.readouterr().err
+
+
+def no_room(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Warnings(Display):
+    def __init__(self):
+        self.messages = []
+
+    def warn(self, message):
+        self.messages.append(message)
+
+
+def test_files_that_nothing_depends_on_do_not_stop_training(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(RunDirectory, "write_text", no_room)
+    monkeypatch.setattr(RunDirectory, "append", no_room)
+    monkeypatch.setattr(Board, "show", no_room)
+    display = Warnings()
+    assert train(config(), store, tmp_path / "run", display).state == "finished"
+    assert sorted(Path(message.split(": ")[0]).name for message in display.messages) == [
+        "monitor.prom",
+        "tensorboard",
+        "timings.jsonl",
+    ]
+    assert len(lines(tmp_path / "run")) == 3
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_full_disk_has_room_for_another_status(tmp_path, monkeypatch, number):
+    def fail(path, content, before_replace):
+        raise OSError(number, "of the disk")
+
+    with RunDirectory(tmp_path / "run") as run:
+        run.set_status("running", step=3, more="x" * 50)
+        monkeypatch.setattr(directory, "write_atomic", fail)
+        for state, details in (("failed", {"error": "x" * 200}), ("stopped", {})):
+            if number == errno.EIO:
+                with pytest.raises(OSError, match="of the disk"):
+                    run.set_status(state, **details)
+            else:
+                run.set_status(state, **details)
+                assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == state
+
+
+def test_a_command_says_that_the_status_could_not_be_written_either(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(MetricsFile, "append", no_room)
+    monkeypatch.setattr(RunReporter, "fail", no_room)
+    spans = ("--length", "2 epochs", "--warm-up", "1 epoch", "--rule", "frozen", "--components", "5", "--hidden", "8")
+    assert main(["train", "--data", str(store), "--out", str(tmp_path / "run"), *spans]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("bype: No space left on device; make room")
+    assert second.startswith("bype: the status could not be written: ")
+
+
+def test_the_cause_is_told_if_the_disk_is_full_when_the_log_is_closed(tmp_path):
+    file = MetricsFile(tmp_path / "metrics.jsonl", 0)
+    with Path("/dev/full").open("w") as full:
+        os.dup2(full.fileno(), file._file.fileno())
+    with pytest.raises(OSError, match="No space left"):
+        file.append({"step": 1})
+    file.close()  # tries to write what is left
 
 
 def test_a_warning_shows_paths_with_brackets():

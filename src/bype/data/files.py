@@ -91,6 +91,15 @@ def write_atomic(path: Path, content: bytes, before_replace: Callable[[], None] 
     sync_folder(path.parent)
 
 
+def overwrite(path: Path, content: bytes) -> None:
+    """Write over a file in its place: on a full disk there is no room for a second one."""
+    with os.fdopen(open_file(path, os.O_WRONLY | NON_BLOCKING), "wb") as file:
+        file.write(content)
+        file.flush()
+        file.truncate()
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def new_folder(folder: Path, replace: Collection[str] | None = None) -> Iterator[Path]:
     """Yield a partial folder to write to, which becomes ``folder`` at the end; if anything raises, nothing is left.

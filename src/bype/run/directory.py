@@ -1,6 +1,7 @@
 """A run directory: one writer, complete files, and all that is needed to resume or to repeat the run."""
 
 import dataclasses
+import errno
 import json
 import os
 import platform
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from bype.data.decode import decode
-from bype.data.files import WRITE_FLAGS, FileError, read_json, to_json, write_atomic
+from bype.data.files import WRITE_FLAGS, FileError, overwrite, read_json, to_json, write_atomic
 from bype.run.checkpoint import CheckpointFolder
 from bype.run.config import TrainingConfig
 from bype.run.identity import DataIdentity
@@ -209,7 +210,15 @@ class RunDirectory:
     def set_status(self, state: str, **details: Any) -> None:
         """Write the state of the run: running, finished, stopped or failed; and where it would resume."""
         newest = max(self.checkpoints.steps(), default=0)
-        self.write("status.json", {"state": state, **details, "checkpoint": newest, "updated": round(time.time(), 1)})
+        content = {"state": state, **details, "checkpoint": newest, "updated": round(time.time(), 1)}
+        try:
+            self.write("status.json", content)
+        except OSError as error:
+            path = self.folder / "status.json"
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
+                raise
+            self.check_fence()
+            overwrite(path, to_json({"version": FORMAT_VERSION, **content}))
 
     def describe_machine(self, data: DataIdentity, threads: int, processes: int, device: str) -> None:
         """Write what the results may depend on, besides config and data."""

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 from bype.distributions import Distribution
@@ -91,6 +92,7 @@ class RunReporter(Reporter):
         self._start, self._process = time.perf_counter(), secrets.token_hex(4)
         self._monitored = 0.0
         self._newest: tuple[int, Timings] | None = None
+        self._unwritten: set[str] = set()
 
     def newest_checkpoint(self, max_bytes: int) -> Checkpoint | None:
         return self._run.checkpoints.load_newest(self._display.warn, max_bytes)
@@ -103,7 +105,7 @@ class RunReporter(Reporter):
 
     def begin(self, state: TrainingState, steps_per_epoch: int, share: float, timings: Timings) -> None:
         self._metrics = MetricsFile(self._run.folder / "metrics.jsonl", state.metrics_bytes)
-        self._board = open_board(self._run.subfolder("tensorboard"), state.step)
+        self._aside("tensorboard", lambda: self._open_board(state.step))
         self._display.begin(steps_per_epoch, state.step, share)
         self._newest = state.step, timings
         self.set_status("running", step=state.step)
@@ -113,9 +115,28 @@ class RunReporter(Reporter):
         self._newest = step, timings
         self.beat()
 
+    def _aside(self, name: str, write: Callable[[], None]) -> bool:
+        """Write what nothing depends on; if that fails, as on a full disk, warn once and go on."""
+        try:
+            write()
+        except OSError as error:
+            if name not in self._unwritten:
+                self._unwritten.add(name)
+                self._display.warn(f"cannot write {self._run.folder / name}: {error.strerror}; training goes on")
+            return False
+        return True
+
+    def _open_board(self, step: int) -> None:
+        self._board = open_board(self._run.subfolder("tensorboard"), step)
+
+    def _on_board(self, show: Callable[[Any], None]) -> None:
+        if self._board is not None and not self._aside("tensorboard", lambda: show(self._board)):
+            self._board = None  # its thread has ended
+
     def _write_monitor(self) -> None:
         if self._newest is not None:
-            self._run.write_text("monitor.prom", monitoring_text(*self._newest))
+            text = monitoring_text(*self._newest)
+            self._aside("monitor.prom", lambda: self._run.write_text("monitor.prom", text))
 
     def beat(self) -> None:
         self._run.lock.beat()
@@ -128,14 +149,13 @@ class RunReporter(Reporter):
         self._run.check_fence()
         self._open_metrics().append({"step": step, "epoch": round(epoch, 6), **line})
         seconds = round(time.perf_counter() - self._start, 3)
-        self._run.append("timings.jsonl", {"step": step, "seconds_in_process": seconds, "process": self._process})
+        timing = {"step": step, "seconds_in_process": seconds, "process": self._process}
+        self._aside("timings.jsonl", lambda: self._run.append("timings.jsonl", timing))
         self._display.show(step, line)
-        if self._board is not None:
-            self._board.show(step, line)
+        self._on_board(lambda board: board.show(step, line))
 
     def show_samples(self, step: int, model: LatentModel, prior: Distribution, seed: int) -> None:
-        if self._board is not None:
-            self._board.show_samples(step, model, prior, generator_for(seed, "board", step))
+        self._on_board(lambda board: board.show_samples(step, model, prior, generator_for(seed, "board", step)))
 
     def save(self, checkpoint: Checkpoint) -> None:
         self._run.checkpoints.save(checkpoint)
@@ -161,11 +181,10 @@ class RunReporter(Reporter):
         return str(self._run.folder / "broken.json")
 
     def close(self) -> None:
+        self._on_board(lambda board: board.close())
         self._display.close()
         if self._metrics is not None:
             self._metrics.close()
-        if self._board is not None:
-            self._board.close()
 
     def _open_metrics(self) -> MetricsFile:
         if self._metrics is None:
