@@ -307,7 +307,6 @@ BROKEN_WHEN_CONTINUED: dict[str, Callable[[Path], Any]] = {
     "negative step": state(lambda s: s.update(step=-1)),
     "step of text": state(lambda s: s.update(step="one")),
     "negative metrics": state(lambda s: s.update(metrics_bytes=-5)),
-    "metrics without end": state(lambda s: s.update(metrics_bytes=2**60)),
     "sums of text": state(lambda s: s.update(shares=[[1, {"kl_z": "1"}]])),
     "sums of a list": state(lambda s: s.update(shares=[1])),
     "unknown state": state(lambda s: s.update(run="me")),
@@ -324,6 +323,11 @@ BROKEN_WHEN_CONTINUED: dict[str, Callable[[Path], Any]] = {
 PASSED_OVER_WHEN_CONTINUED: dict[str, Callable[[Path], Any]] = {
     "linked checkpoint": lambda run: linked(f"checkpoints/{newest(run).name}")(run),
     "linked timings": linked("timings.jsonl"),
+    "metrics without end": state(lambda s: s.update(metrics_bytes=2**60)),
+    "sparse metrics": lambda run: (
+        os.truncate(run / "metrics.jsonl", 2**36),
+        state(lambda s: s.update(metrics_bytes=2**36))(run),
+    ),
 }
 """There is a warning, and nothing is written through a link."""
 

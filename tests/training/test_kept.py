@@ -69,6 +69,31 @@ def test_a_run_whose_checkpoints_cannot_be_read_is_not_begun_anew(store, tmp_pat
     assert train(config(), store, tmp_path / "run").state == "finished"
 
 
+def test_a_longer_run_that_cannot_begin_leaves_all_as_it_was(store, tmp_path, monkeypatch):
+    train(config(), store, tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").glob("*.json*")}
+
+    def fail(path, max_bytes):
+        raise FileError(f"cannot read {path}: Input/output error")
+
+    monkeypatch.setattr(checkpoint, "read_bounded", fail)
+    with pytest.raises(CheckpointError):
+        train(config(length="5 epochs"), store, tmp_path / "run")
+    assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*.json*")} == before
+
+
+def test_a_run_that_lost_its_metrics_resumes_all_the_same(store, tmp_path):
+    train(config(length="5 epochs"), store, tmp_path / "whole")
+    train(config(), store, tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    display = Warnings()
+    assert train(config(length="5 epochs"), store, tmp_path / "run", display).step == 15
+    assert "metrics.jsonl has lost lines" in display.messages[0]
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")[3:]
+    model = "checkpoints/15/model.safetensors"
+    assert (tmp_path / "run" / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
+
+
 def test_a_trained_model_without_checkpoints_is_not_replaced(store, tmp_path):
     train(config(), store, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
@@ -249,7 +274,7 @@ def test_a_command_says_that_the_status_could_not_be_written_either(store, tmp_p
 
 
 def test_the_cause_is_told_if_the_disk_is_full_when_the_log_is_closed(tmp_path):
-    file = MetricsFile(tmp_path / "metrics.jsonl", 0)
+    file = MetricsFile(tmp_path / "metrics.jsonl", 0, 0, pytest.fail)
     with Path("/dev/full").open("w") as full:
         os.dup2(full.fileno(), file._file.fileno())
     with pytest.raises(OSError, match="No space left"):

@@ -137,7 +137,10 @@ class RunDirectory:
         return folder
 
     def save_or_compare_config(self, config: TrainingConfig, data: DataIdentity) -> None:
-        """Save the config and the data's identity, or compare them with those of the run in this folder."""
+        """Save the config and the data's identity, or compare them with those of the run in this folder.
+
+        A longer length is accepted, and saved later by :meth:`save_length`.
+        """
         if not self.checkpoints.steps():  # nothing was trained yet, or nothing that could be resumed
             if self.best.steps() and not (self.folder / "manifest.json").exists():  # training writes that file first
                 raise RunError(
@@ -157,9 +160,8 @@ class RunDirectory:
             return
         saved_config, saved_data = read_config(self.folder)
         is_same_data = saved_data.fingerprint == data.fingerprint
-        if is_same_data and config != saved_config and self._is_longer(saved_config, config, data):
-            self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(saved_data)})
-            return
+        if is_same_data and self._is_longer(saved_config, config, data):
+            return  # it is saved when the run resumes
         if differences := saved_config.differences(config):
             more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
             raise RunError(
@@ -168,6 +170,12 @@ class RunDirectory:
             )
         if not is_same_data:
             raise RunError(f"{self.folder} was trained on other data, not {data.store}; choose another --out")
+
+    def save_length(self, config: TrainingConfig) -> None:
+        """Save the length of a run that resumes, if it is longer now."""
+        saved_config, saved_data = read_config(self.folder)
+        if config != saved_config:
+            self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(saved_data)})
 
     def _had_checkpoint(self) -> bool:
         """Tell whether the run had a checkpoint once; if nothing says that it had none, it had one."""

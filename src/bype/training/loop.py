@@ -109,12 +109,14 @@ def train(
         reporter = Reporter()
         if run is not None:
             run.save_or_compare_config(config, identity)
-            run.describe_machine(identity, torch.get_num_threads(), group.size, str(device))
             reporter = RunReporter(run, display or Display())
         at_end.callback(reporter.close)
         trainer = None
         try:
             trainer = Trainer(config, store, reporter, group, device, rule)
+            if run is not None:  # the checkpoint can be used
+                run.save_length(config)
+                run.describe_machine(identity, torch.get_num_threads(), group.size, str(device))
             outcome = trainer.run()
         except BaseException as error:
             step = trainer.state.step if trainer else None

@@ -104,7 +104,8 @@ class RunReporter(Reporter):
         self._run.write("pace.json", paces_file(paces))
 
     def begin(self, state: TrainingState, steps_per_epoch: int, share: float, timings: Timings) -> None:
-        self._metrics = MetricsFile(self._run.folder / "metrics.jsonl", state.metrics_bytes)
+        path = self._run.folder / "metrics.jsonl"
+        self._metrics = MetricsFile(path, state.metrics_bytes, state.step, self._display.warn)
         self._aside("tensorboard", lambda: self._open_board(state.step))
         self._display.begin(steps_per_epoch, state.step, share)
         self._newest = state.step, timings
