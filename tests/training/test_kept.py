@@ -174,6 +174,22 @@ def test_a_longer_run_continues_as_if_the_last_steps_had_not_been_validated(stor
     assert (tmp_path / "run" / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
 
 
+def test_a_longer_run_forgets_a_best_model_that_it_would_not_have_validated(store, tmp_path, monkeypatch):
+    """The last steps make the best model, and nothing later is as good: the longer run keeps the one before."""
+    losses = iter([5.0, 4.0, 3.0, 2.0, 4.0, 5.0, 4.0, 3.0, 4.0])
+    monkeypatch.setattr(Validation, "means", lambda self, prior: {"negative_elbo": next(losses)})
+    shorter, longer = config(length="10 steps"), config(length="4 epochs")
+    assert train(shorter, store, tmp_path / "run").best == 2
+    assert TrainedRun.open(tmp_path / "run").step == 10
+    assert train(longer, store, tmp_path / "run").best == 3
+    assert train(longer, store, tmp_path / "whole").best == 3
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+    kept = [[path.name for path in (tmp_path / name / "best").iterdir()] for name in ("run", "whole")]
+    assert kept == [["9"], ["9"]]
+    model = "best/9/model.safetensors"
+    assert (tmp_path / "run" / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
+
+
 def test_patience_that_no_validation_can_end_is_refused(store, tmp_path):
     impatient = config(patience="5 steps", validate_every="2 epochs")
     with pytest.raises(ConfigError, match="a patience of 5 steps ends before the next validation"):

@@ -71,7 +71,7 @@ class _Keeper(Reporter):
         if self.best is None:
             self.newest = _copied(checkpoint)
 
-    def save_best(self, checkpoint: Checkpoint) -> None:
+    def save_best(self, checkpoint: Checkpoint, is_last: bool) -> None:
         self.best = _copied(checkpoint)
 
     def close(self) -> None:

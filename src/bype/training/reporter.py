@@ -52,8 +52,11 @@ class Reporter:
     def save(self, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint to resume from."""
 
-    def save_best(self, checkpoint: Checkpoint) -> None:
-        """Keep the best model so far."""
+    def save_best(self, checkpoint: Checkpoint, is_last: bool) -> None:
+        """Keep the best model so far; if it is the last, also the one before, from which a longer run goes on."""
+
+    def return_to_best(self, step: int) -> None:
+        """Forget a best model that is later than the one of ``step``: a longer run does not validate there."""
 
     def sync_metrics(self) -> int:
         """Wait until all lines of metrics are on the disk, and return their length."""
@@ -162,8 +165,11 @@ class RunReporter(Reporter):
         self._run.checkpoints.save(checkpoint)
         self.set_status("running", step=checkpoint.step)
 
-    def save_best(self, checkpoint: Checkpoint) -> None:
-        self._run.best.save(checkpoint)
+    def save_best(self, checkpoint: Checkpoint, is_last: bool) -> None:
+        self._run.best.save(checkpoint, more=1 if is_last else 0)
+
+    def return_to_best(self, step: int) -> None:
+        self._run.best.return_to(step)
 
     def sync_metrics(self) -> int:
         return self._open_metrics().sync()
