@@ -79,7 +79,8 @@ class RunDirectory:
             self.lock.acquire()
         except LockError as holder:
             raise RunError(
-                f"{self.folder} is being trained by {holder}; wait for it, or choose another --out"
+                f"{self.folder} is being trained by {holder}; wait for it, or choose another --out; "
+                f"if it was killed, try again in a minute"
             ) from None
         except OSError as error:
             raise RunError(f"cannot write to {self.folder}: {error.strerror}") from error
