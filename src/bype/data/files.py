@@ -102,7 +102,7 @@ def overwrite(path: Path, content: bytes) -> None:
 
 @contextmanager
 def new_folder(folder: Path, replace: Collection[str] | None = None) -> Iterator[Path]:
-    """Yield a partial folder to write to, which becomes ``folder`` at the end; if anything raises, nothing is left.
+    """Yield a partial folder to write to, which becomes ``folder`` at the end; if anything raises, all is as it was.
 
     Parameters
     ----------
@@ -121,10 +121,16 @@ def new_folder(folder: Path, replace: Collection[str] | None = None) -> Iterator
         partial.mkdir()
         yield partial
         sync_folder(partial)
-        if folder.exists():
-            _refuse_others(folder, {*(replace or ()), *(path.name for path in partial.iterdir())})
-            folder.replace(Path(scratch) / "old")
-        partial.replace(folder)
+        old = Path(scratch) / "old"
+        try:
+            if folder.exists():
+                _refuse_others(folder, {*(replace or ()), *(path.name for path in partial.iterdir())})
+                folder.replace(old)
+            partial.replace(folder)
+        except BaseException:
+            if old.exists() and not folder.exists():  # the scratch folder is removed with all that is in it
+                old.replace(folder)
+            raise
     sync_folder(folder.parent)
 
 
