@@ -77,8 +77,8 @@ def _bytes_before(path: Path, num_bytes: int, step: int) -> int:
 class MetricsFile:
     """metrics.jsonl: a line for each thing that happened, without any time of day, so that two equal runs are equal.
 
-    Its length at each checkpoint is saved, and a resumed run cuts off what came after. If lines were lost, the run goes
-    on with those that are left: nothing depends on them.
+    Its length at each checkpoint is saved, and a resumed run cuts off what came after. If lines were lost, the run
+    continues with those that are left: nothing depends on them.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class MetricsFile:
     num_bytes, step
         Its length at the checkpoint, and the step of the checkpoint.
     warn
-        Told if lines were lost.
+        Called if lines were lost.
     """
 
     def __init__(self, path: Path, num_bytes: int, step: int, warn: Callable[[str], None]) -> None:
@@ -96,7 +96,7 @@ class MetricsFile:
             kept = _bytes_before(path, num_bytes, step)
             warn(
                 f"{path} has lost lines: {num_bytes:,} bytes at the checkpoint of step {step}, {kept:,} now; "
-                f"training goes on without them"
+                f"training continues without them"
             )
             num_bytes = kept
         self._file.truncate(num_bytes)
@@ -126,5 +126,5 @@ class MetricsFile:
 
     def close(self) -> None:
         """Close the file."""
-        with suppress(OSError):  # a line that did not fit on the disk; whoever added it was told
+        with suppress(OSError):  # a line that did not fit on the disk; :meth:`append` has raised
             self._file.close()

@@ -188,7 +188,7 @@ class LastingDisplay(Display):
                 broken.close()
             with suppress(OSError, ValueError):
                 if sys.stderr is not None:
-                    sys.stderr.write(f"warning: progress is no longer shown ({error}); training goes on\n")
+                    sys.stderr.write(f"warning: progress is no longer shown ({error}); training continues\n")
 
 
 def display_here() -> Display:

@@ -53,7 +53,7 @@ class Reporter:
         """Keep a checkpoint to resume from."""
 
     def save_best(self, checkpoint: Checkpoint, is_last: bool) -> None:
-        """Keep the best model so far; if it is the last, also the one before, from which a longer run goes on."""
+        """Keep the best model so far; if it is the last, also the one before, with which a longer run continues."""
 
     def return_to_best(self, step: int) -> None:
         """Forget a best model that is later than the one of ``step``: a longer run does not validate there."""
@@ -120,13 +120,15 @@ class RunReporter(Reporter):
         self.beat()
 
     def _aside(self, name: str, write: Callable[[], None]) -> bool:
-        """Write what nothing depends on; if that fails, as on a full disk, warn once and go on."""
+        """Write what nothing depends on; if that fails, as on a full disk, warn once and continue."""
         try:
             write()
         except OSError as error:
             if name not in self._unwritten:
                 self._unwritten.add(name)
-                self._display.warn(f"cannot write {self._run.folder / name}: {error.strerror}; training goes on")
+                self._display.warn(
+                    f"cannot write {self._run.folder / name}: {error.strerror or error}; training continues"
+                )
             return False
         return True
 
