@@ -16,6 +16,8 @@ NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
 """For :func:`open_file`: does not wait on a pipe that is in the place of a file."""
 _LOCKED_BYTE = 2**30
 """Windows locks bytes, not files, and others cannot read a locked byte: this one lies behind all that is written."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+"""What flock says on disks without locks, such as NFS without its daemon and Lustre without ``-o flock``."""
 _POSITION = threading.Lock()
 
 
@@ -37,18 +39,17 @@ def open_file(path: Path, flags: int, mode: int = 0o644) -> int:
     return os.open(path, flags | _ALWAYS, mode)
 
 
-def has_locks() -> bool:
-    """Tell whether the system can lock files."""
-    return _fcntl is not None or _msvcrt is not None
-
-
 def lock(descriptor: int, *, wait: bool = False) -> bool | None:
-    """Lock an open file until it is closed, and tell whether this worked; ``None`` where the system has no locks."""
+    """Lock an open file until it is closed, and tell whether this worked; ``None`` if system or disk have no locks."""
     if _fcntl is not None:
         try:
             _fcntl.flock(descriptor, _fcntl.LOCK_EX | (0 if wait else _fcntl.LOCK_NB))
         except BlockingIOError:
             return False
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return None
+            raise
         return True
     if _msvcrt is not None:
         return _lock_byte(_msvcrt, descriptor, wait)

@@ -307,7 +307,6 @@ BROKEN_WHEN_CONTINUED: dict[str, Callable[[Path], Any]] = {
     "negative step": state(lambda s: s.update(step=-1)),
     "step of text": state(lambda s: s.update(step="one")),
     "negative metrics": state(lambda s: s.update(metrics_bytes=-5)),
-    "metrics without end": state(lambda s: s.update(metrics_bytes=2**60)),
     "sums of text": state(lambda s: s.update(shares=[[1, {"kl_z": "1"}]])),
     "sums of a list": state(lambda s: s.update(shares=[1])),
     "unknown state": state(lambda s: s.update(run="me")),
@@ -317,10 +316,20 @@ BROKEN_WHEN_CONTINUED: dict[str, Callable[[Path], Any]] = {
     "linked checkpoints": linked("checkpoints"),
     "linked best": linked_best,
     "linked metrics": linked("metrics.jsonl"),
-    "linked timings": linked("timings.jsonl"),
     "linked lock": linked("lock"),
     "linked board": linked("tensorboard"),
 }
+
+PASSED_OVER_WHEN_CONTINUED: dict[str, Callable[[Path], Any]] = {
+    "linked checkpoint": lambda run: linked(f"checkpoints/{newest(run).name}")(run),
+    "linked timings": linked("timings.jsonl"),
+    "metrics without end": state(lambda s: s.update(metrics_bytes=2**60)),
+    "sparse metrics": lambda run: (
+        os.truncate(run / "metrics.jsonl", 2**36),
+        state(lambda s: s.update(metrics_bytes=2**36))(run),
+    ),
+}
+"""There is a warning, and nothing is written through a link."""
 
 
 def longer(run: Path) -> TrainingConfig:
@@ -372,8 +381,9 @@ def test_continuing(name, run, store):
     assert fingerprint(elsewhere) == before
 
 
-def test_a_linked_checkpoint_is_not_continued_from(run, store):
-    linked(f"checkpoints/{newest(run).name}")(run)
+@pytest.mark.parametrize("name", PASSED_OVER_WHEN_CONTINUED)
+def test_what_is_passed_over_with_a_warning(name, run, store):
+    PASSED_OVER_WHEN_CONTINUED[name](run)
     elsewhere = run.parent / "elsewhere"
     before = fingerprint(elsewhere)
     warnings: list[str] = []

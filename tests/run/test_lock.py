@@ -1,13 +1,18 @@
 """The lock of a run: one holder, takeovers of the hung, a fence for those who come back."""
 
+import errno
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from bype import system
+from bype.run import lock as lock_module
 from bype.run.directory import RunDirectory, RunError
 from bype.run.lock import LockError, RunLock
 
@@ -61,6 +66,46 @@ def test_a_sign_of_life_keeps_others_away(tmp_path):
     holder.beat()
     with pytest.raises(LockError):
         RunLock(tmp_path).acquire()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL])
+def test_on_a_disk_without_locks_the_heartbeat_decides(tmp_path, monkeypatch, number):
+    def flock(descriptor, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(system, "_fcntl", SimpleNamespace(flock=flock, LOCK_EX=2, LOCK_NB=4))
+    with RunDirectory(tmp_path / "run") as holder:
+        with pytest.raises(RunError, match=r"being trained by .*choose another --out; if it was killed, try again"):
+            RunDirectory(tmp_path / "run").__enter__()
+        holder.check_fence()
+    with RunDirectory(tmp_path / "run") as hung:  # the one before has released it
+        age(tmp_path / "run", 120)
+        with RunDirectory(tmp_path / "run"), pytest.raises(RunError, match="taken over"):
+            hung.check_fence()
+
+
+def test_a_lock_that_holds_on_one_machine_alone_does_not_evict_the_holder_on_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock_module, "lock", lambda descriptor, **_: True)
+    holder, other = RunLock(tmp_path), RunLock(tmp_path)
+    holder.acquire()
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    with pytest.raises(LockError, match=f"process {os.getpid()} on "):
+        other.acquire()
+    assert holder.is_ours()
+    age(tmp_path, 120)
+    other.acquire()
+    assert not holder.is_ours()
+    holder.release()  # frees nothing that is not its own
+    assert other.is_ours()
+    other.release()
+    RunLock(tmp_path).acquire()
+
+
+def test_a_lock_is_free_at_once_if_its_holder_on_this_machine_was_killed(tmp_path):
+    holder = RunLock(tmp_path)
+    holder.acquire()
+    os.close(holder._descriptor)  # as the system does
+    RunLock(tmp_path).acquire()
 
 
 def test_of_many_that_would_take_over_one_does(tmp_path):

@@ -62,7 +62,7 @@ class Watch(Reporter):
     def stepped(self, step, share, timings):
         self.live.append({name: value.clone() for name, value in self.trainer.model.state_dict().items()})
 
-    def save_best(self, checkpoint):
+    def save_best(self, checkpoint, is_last):
         self.best[checkpoint.step] = {name: value.clone() for name, value in checkpoint.model.items()}
 
 

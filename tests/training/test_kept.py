@@ -1,27 +1,37 @@
 """What a training must not lose: its checkpoints, its best model, the steps at its end."""
 
 import dataclasses
+import errno
 import io
 import json
+import os
+import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from bype.cli import main
 from bype.data.files import FileError
 from bype.data.store import Store
 from bype.pseudocoreset.settings import FrozenSettings
-from bype.run import checkpoint
+from bype.run import checkpoint, directory
 from bype.run.checkpoint import CheckpointError
 from bype.run.config import ConfigError
 from bype.run.directory import RunDirectory, RunError
 from bype.run.identity import DataIdentity
+from bype.run.metrics import MetricsFile
 from bype.run.opened import TrainedRun
-from bype.training.display import LiveDisplay
+from bype.training.board import Board
+from bype.training.display import Display, LastingDisplay, LiveDisplay
 from bype.training.loop import train
+from bype.training.reporter import RunReporter
+from bype.training.resume import Snapshot
 from bype.training.validation import Validation
 from small_runs import image_store, small_config
+from training_process import command
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +69,31 @@ def test_a_run_whose_checkpoints_cannot_be_read_is_not_begun_anew(store, tmp_pat
     assert train(config(), store, tmp_path / "run").state == "finished"
 
 
+def test_a_longer_run_that_cannot_begin_leaves_all_as_it_was(store, tmp_path, monkeypatch):
+    train(config(), store, tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").glob("*.json*")}
+
+    def fail(path, max_bytes):
+        raise FileError(f"cannot read {path}: Input/output error")
+
+    monkeypatch.setattr(checkpoint, "read_bounded", fail)
+    with pytest.raises(CheckpointError):
+        train(config(length="5 epochs"), store, tmp_path / "run")
+    assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*.json*")} == before
+
+
+def test_a_run_that_lost_its_metrics_resumes_all_the_same(store, tmp_path):
+    train(config(length="5 epochs"), store, tmp_path / "whole")
+    train(config(), store, tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    display = Warnings()
+    assert train(config(length="5 epochs"), store, tmp_path / "run", display).step == 15
+    assert "metrics.jsonl has lost lines" in display.messages[0]
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")[3:]
+    model = "checkpoints/15/model.safetensors"
+    assert (tmp_path / "run" / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
+
+
 def test_a_trained_model_without_checkpoints_is_not_replaced(store, tmp_path):
     train(config(), store, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
@@ -67,6 +102,43 @@ def test_a_trained_model_without_checkpoints_is_not_replaced(store, tmp_path):
         with pytest.raises(RunError, match=r"checkpoints are gone.*choose another --out"):
             train(asked, store, tmp_path / "run")
     assert files(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("state", ["running", "failed", "lost"])
+def test_a_model_is_kept_however_its_training_ended(store, tmp_path, state):
+    train(config(), store, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    status = tmp_path / "run" / "status.json"
+    if state == "lost":
+        status.unlink()
+    else:
+        status.write_text(json.dumps({**json.loads(status.read_text()), "state": state}))
+    before = files(tmp_path / "run")
+    with pytest.raises(RunError, match=r"checkpoints are gone.*choose another --out"):
+        train(config(), store, tmp_path / "run")
+    assert files(tmp_path / "run") == before
+
+
+def test_results_are_kept_even_if_no_model_is(store, tmp_path):
+    train(config(), store, tmp_path / "run")
+    for name in ("checkpoints", "best"):
+        shutil.rmtree(tmp_path / "run" / name)
+    (tmp_path / "run" / "evaluation.json").write_text("{}")
+    with pytest.raises(RunError, match=r"holds evaluation\.json, but its checkpoints are gone"):
+        train(config(), store, tmp_path / "run")
+    assert (tmp_path / "run" / "evaluation.json").exists()
+
+
+def test_a_run_that_never_had_a_checkpoint_begins_anew_with_the_same_command(store, tmp_path, monkeypatch):
+    def fail(snapshot, state):
+        raise CheckpointError("cannot write a checkpoint: No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(Snapshot, "save", fail)
+        with pytest.raises(CheckpointError):
+            train(config(), store, tmp_path / "run")
+    assert list((tmp_path / "run" / "best").iterdir())  # it was validated before
+    assert train(config(), store, tmp_path / "run").state == "finished"
 
 
 def test_another_config_does_not_follow_the_clock_of_a_run_that_failed(store, tmp_path):
@@ -102,6 +174,22 @@ def test_a_longer_run_continues_as_if_the_last_steps_had_not_been_validated(stor
     assert (tmp_path / "run" / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
 
 
+def test_a_longer_run_forgets_a_best_model_that_it_would_not_have_validated(store, tmp_path, monkeypatch):
+    """The last steps make the best model, and nothing later is as good: the longer run keeps the one before."""
+    losses = iter([5.0, 4.0, 3.0, 2.0, 4.0, 5.0, 4.0, 3.0, 4.0])
+    monkeypatch.setattr(Validation, "means", lambda self, prior: {"negative_elbo": next(losses)})
+    shorter, longer = config(length="10 steps"), config(length="4 epochs")
+    assert train(shorter, store, tmp_path / "run").best == 2
+    assert TrainedRun.open(tmp_path / "run").step == 10
+    assert train(longer, store, tmp_path / "run").best == 3
+    assert train(longer, store, tmp_path / "whole").best == 3
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+    kept = [[path.name for path in (tmp_path / name / "best").iterdir()] for name in ("run", "whole")]
+    assert kept == [["9"], ["9"]]
+    model = "best/9/model.safetensors"
+    assert (tmp_path / "run" / model).read_bytes() == (tmp_path / "whole" / model).read_bytes()
+
+
 def test_patience_that_no_validation_can_end_is_refused(store, tmp_path):
     impatient = config(patience="5 steps", validate_every="2 epochs")
     with pytest.raises(ConfigError, match="a patience of 5 steps ends before the next validation"):
@@ -121,6 +209,93 @@ def test_validation_keeps_no_graph_of_the_prior(store, tmp_path, monkeypatch):
     monkeypatch.setattr(Validation, "means", watch)
     train(config(length="1 epoch"), store, tmp_path / "run")
     assert seen == [False]
+
+
+@pytest.mark.parametrize("redirection", ["| true", ">&-"])
+def test_training_does_not_depend_on_who_reads_its_lines(store, tmp_path, redirection):
+    spans = ("--length", "2 epochs", "--warm-up", "1 epoch", "--rule", "frozen")
+    words = command(store, tmp_path / "run", "--components", "5", "--latent-dim", "2", "--hidden", "8", *spans)
+    line = f"{shlex.join(words)} {redirection}"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=True)  # noqa: S602
+    assert "Traceback" not in done.stderr
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "finished"
+
+
+def test_a_display_that_breaks_is_not_asked_again(capsys):
+    calls = []
+
+    class Broken(Display):
+        def step(self, step, share):
+            calls.append(step)
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    display = LastingDisplay(Broken())
+    for step in range(3):
+        display.step(step, 0.0)
+    assert calls == [0]
+    assert "progress is no longer shown" in capsys.readouterr().err
+
+
+def no_room(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Warnings(Display):
+    def __init__(self):
+        self.messages = []
+
+    def warn(self, message):
+        self.messages.append(message)
+
+
+def test_files_that_nothing_depends_on_do_not_stop_training(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(RunDirectory, "write_text", no_room)
+    monkeypatch.setattr(RunDirectory, "append", no_room)
+    monkeypatch.setattr(Board, "show", no_room)
+    display = Warnings()
+    assert train(config(), store, tmp_path / "run", display).state == "finished"
+    assert sorted(Path(message.split(": ")[0]).name for message in display.messages) == [
+        "monitor.prom",
+        "tensorboard",
+        "timings.jsonl",
+    ]
+    assert len(lines(tmp_path / "run")) == 3
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_full_disk_has_room_for_another_status(tmp_path, monkeypatch, number):
+    def fail(path, content, before_replace):
+        raise OSError(number, "of the disk")
+
+    with RunDirectory(tmp_path / "run") as run:
+        run.set_status("running", step=3, more="x" * 50)
+        monkeypatch.setattr(directory, "write_atomic", fail)
+        for state, details in (("failed", {"error": "x" * 200}), ("stopped", {})):
+            if number == errno.EIO:
+                with pytest.raises(OSError, match="of the disk"):
+                    run.set_status(state, **details)
+            else:
+                run.set_status(state, **details)
+                assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == state
+
+
+def test_a_command_says_that_the_status_could_not_be_written_either(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(MetricsFile, "append", no_room)
+    monkeypatch.setattr(RunReporter, "fail", no_room)
+    spans = ("--length", "2 epochs", "--warm-up", "1 epoch", "--rule", "frozen", "--components", "5", "--hidden", "8")
+    assert main(["train", "--data", str(store), "--out", str(tmp_path / "run"), *spans]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("bype: No space left on device; make room")
+    assert second.startswith("bype: the status could not be written: ")
+
+
+def test_the_cause_is_told_if_the_disk_is_full_when_the_log_is_closed(tmp_path):
+    file = MetricsFile(tmp_path / "metrics.jsonl", 0, 0, pytest.fail)
+    with Path("/dev/full").open("w") as full:
+        os.dup2(full.fileno(), file._file.fileno())
+    with pytest.raises(OSError, match="No space left"):
+        file.append({"step": 1})
+    file.close()  # tries to write what is left
 
 
 def test_a_warning_shows_paths_with_brackets():

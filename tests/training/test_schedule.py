@@ -11,6 +11,7 @@ from bype.data.prepare import prepare
 from bype.distributed import Group
 from bype.run.checkpoint import CheckpointFolder
 from bype.run.config import ConfigError, TrainingConfig
+from bype.run.directory import RunError
 from bype.run.pace import Pace, read_paces
 from bype.training import loop, schedule
 from bype.training.loop import train
@@ -286,6 +287,19 @@ def test_a_broken_log_is_refused(store, tmp_path):
         (tmp_path / "run" / "pace.json").write_text(json.dumps(broken))
         with pytest.raises(ValueError, match=r"pace\.json"):
             read_paces(tmp_path / "run")
+
+
+@pytest.mark.parametrize("paces", [None, [{"step": 1, "seconds": 0.1, "next": 2}]], ids=["missing", "too short"])
+def test_without_its_log_a_run_by_the_clock_is_refused(store, tmp_path, paces):
+    train(CONFIG, store, tmp_path / "run")
+    path = tmp_path / "run" / "pace.json"
+    if paces is None:
+        path.unlink()
+    else:
+        path.write_text(json.dumps({**json.loads(path.read_text()), "paces": paces}))
+    with pytest.raises(RunError, match=r"pace\.json is missing or does not reach step \d+.*choose another --out"):
+        train(CONFIG, store, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "finished"
 
 
 def test_the_learning_rate_ends_at_zero():

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from bype.cli.options import UsageError
 from bype.cli.output import printing, say
@@ -59,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that wait for each other must not spin: on a busy machine that makes a step three times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if sys.stdout is None:  # closed by the caller, as with >&-
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     if words == ["--version"]:
         from importlib import metadata
 
@@ -115,19 +118,23 @@ def _guarded(module: str, function: str, words: list[str]) -> int:
             code: int = getattr(importlib.import_module(f"bype.cli.{module}"), function)(rest)
         return code
     except _errors() as error:
-        for line in (error, *getattr(error, "__notes__", ())):
-            say(f"bype: {line}", sys.stderr)
-        return 1
+        return _failed(error, str(error))
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        say(f"bype: {error.strerror or error}{where}{_WAYS_OUT.get(error.errno or 0, '')}", sys.stderr)
-        return 1
+        return _failed(error, f"{error.strerror or error}{where}{_WAYS_OUT.get(error.errno or 0, '')}")
     except KeyboardInterrupt:
         print("bype: interrupted", file=sys.stderr)
         return 130
+
+
+def _failed(error: Exception, text: str) -> int:
+    """Print why a command failed, with what else went wrong meanwhile."""
+    for line in (text, *getattr(error, "__notes__", ())):
+        say(f"bype: {line}", sys.stderr)
+    return 1
 
 
 def _errors() -> tuple[type[Exception], ...]:

@@ -91,9 +91,18 @@ def write_atomic(path: Path, content: bytes, before_replace: Callable[[], None] 
     sync_folder(path.parent)
 
 
+def overwrite(path: Path, content: bytes) -> None:
+    """Write over a file in its place: on a full disk there is no room for a second one."""
+    with os.fdopen(open_file(path, os.O_WRONLY | NON_BLOCKING), "wb") as file:
+        file.write(content)
+        file.flush()
+        file.truncate()
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def new_folder(folder: Path, replace: Collection[str] | None = None) -> Iterator[Path]:
-    """Yield a partial folder to write to, which becomes ``folder`` at the end; if anything raises, nothing is left.
+    """Yield a partial folder to write to, which becomes ``folder`` at the end; if anything raises, all is as it was.
 
     Parameters
     ----------
@@ -112,10 +121,16 @@ def new_folder(folder: Path, replace: Collection[str] | None = None) -> Iterator
         partial.mkdir()
         yield partial
         sync_folder(partial)
-        if folder.exists():
-            _refuse_others(folder, {*(replace or ()), *(path.name for path in partial.iterdir())})
-            folder.replace(Path(scratch) / "old")
-        partial.replace(folder)
+        old = Path(scratch) / "old"
+        try:
+            if folder.exists():
+                _refuse_others(folder, {*(replace or ()), *(path.name for path in partial.iterdir())})
+                folder.replace(old)
+            partial.replace(folder)
+        except BaseException:
+            if old.exists() and not folder.exists():  # the scratch folder is removed with all that is in it
+                old.replace(folder)
+            raise
     sync_folder(folder.parent)
 
 

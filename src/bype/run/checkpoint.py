@@ -97,8 +97,8 @@ class CheckpointFolder:
         self._keep = keep
         self._before_commit = before_commit
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint and remove the oldest."""
+    def save(self, checkpoint: Checkpoint, more: int = 0) -> None:
+        """Write a checkpoint and remove the oldest, but keep so many more than usual."""
         self._before_commit()
         # A unique name: a process that has lost the run, and does not know it yet, may be writing too.
         partial = self.folder / f".{checkpoint.step}.{secrets.token_hex(4)}.partial"
@@ -114,7 +114,7 @@ class CheckpointFolder:
         self._before_commit()
         # Newer ones are unusable: otherwise the run would have resumed from them.
         older = [step for step in self.steps() if step <= checkpoint.step]
-        for step in set(self.steps()) - set(older[: self._keep]):
+        for step in set(self.steps()) - set(older[: self._keep + more]):
             shutil.rmtree(self.folder / str(step), ignore_errors=True)
         for left in self.folder.glob(".*.partial"):
             shutil.rmtree(left, ignore_errors=True)
@@ -140,6 +140,13 @@ class CheckpointFolder:
             place.rename(self.folder / f".{partial.name}")  # a resumed run repeats this step; removed below
         partial.rename(place)
         sync_folder(self.folder)
+
+    def return_to(self, step: int) -> None:
+        """Remove what was saved after ``step``, if there is a checkpoint of this step."""
+        self._before_commit()
+        if step in self.steps():
+            for later in (found for found in self.steps() if found > step):
+                shutil.rmtree(self.folder / str(later), ignore_errors=True)
 
     def steps(self) -> list[int]:
         """Return the steps that have checkpoints, newest first, complete or not."""

@@ -1,6 +1,7 @@
 """A run directory: one writer, complete files, and all that is needed to resume or to repeat the run."""
 
 import dataclasses
+import errno
 import json
 import os
 import platform
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from bype.data.decode import decode
-from bype.data.files import WRITE_FLAGS, FileError, read_json, to_json, write_atomic
+from bype.data.files import WRITE_FLAGS, FileError, overwrite, read_json, to_json, write_atomic
 from bype.run.checkpoint import CheckpointFolder
 from bype.run.config import TrainingConfig
 from bype.run.identity import DataIdentity
@@ -78,7 +79,8 @@ class RunDirectory:
             self.lock.acquire()
         except LockError as holder:
             raise RunError(
-                f"{self.folder} is being trained by {holder}; wait for it, or choose another --out"
+                f"{self.folder} is being trained by {holder}; wait for it, or choose another --out; "
+                f"if it was killed, try again in a minute"
             ) from None
         except OSError as error:
             raise RunError(f"cannot write to {self.folder}: {error.strerror}") from error
@@ -136,17 +138,22 @@ class RunDirectory:
         return folder
 
     def save_or_compare_config(self, config: TrainingConfig, data: DataIdentity) -> None:
-        """Save the config and the data's identity, or compare them with those of the run in this folder."""
+        """Save the config and the data's identity, or compare them with those of the run in this folder.
+
+        A longer length is accepted, and saved later by :meth:`save_length`.
+        """
         if not self.checkpoints.steps():  # nothing was trained yet, or nothing that could be resumed
             if self.best.steps() and not (self.folder / "manifest.json").exists():  # training writes that file first
                 raise RunError(
                     f"{self.folder} holds a model that was saved or shared, which cannot be trained further; "
                     f"choose another --out"
                 )
-            if self.best.steps() and self._has_ended():
+            results = [name for name in ("evaluation.json", "audit.json") if (self.folder / name).exists()]
+            if results or (self.best.steps() and self._had_checkpoint()):
+                found = results[0] if results else "a trained model"
                 raise RunError(
-                    f"{self.folder} holds a trained model, but its checkpoints are gone, so it cannot be trained "
-                    f"further; choose another --out"
+                    f"{self.folder} holds {found}, but its checkpoints are gone, so it cannot be trained further; "
+                    f"choose another --out, or remove the folder if you do not need what is in it"
                 )
             self.check_fence()
             self._remove_leftovers(config, data)
@@ -154,9 +161,8 @@ class RunDirectory:
             return
         saved_config, saved_data = read_config(self.folder)
         is_same_data = saved_data.fingerprint == data.fingerprint
-        if is_same_data and config != saved_config and self._is_longer(saved_config, config, data):
-            self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(saved_data)})
-            return
+        if is_same_data and self._is_longer(saved_config, config, data):
+            return  # it is saved when the run resumes
         if differences := saved_config.differences(config):
             more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
             raise RunError(
@@ -166,17 +172,35 @@ class RunDirectory:
         if not is_same_data:
             raise RunError(f"{self.folder} was trained on other data, not {data.store}; choose another --out")
 
-    def _has_ended(self) -> bool:
-        """Tell whether a training in this folder has come to an end: then there was a checkpoint."""
-        path = self.folder / "status.json"
-        status = read_json(path) if path.exists() else {}
-        return isinstance(status, dict) and status.get("state") in ("finished", "stopped")
+    def save_length(self, config: TrainingConfig) -> None:
+        """Save the length of a run that resumes, if it is longer now."""
+        saved_config, saved_data = read_config(self.folder)
+        if config != saved_config:
+            self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(saved_data)})
+
+    def _had_checkpoint(self) -> bool:
+        """Tell whether the run had a checkpoint once; if nothing says that it had none, it had one."""
+        status = self._status()
+        # Before there was the field "checkpoint", the step was that of the checkpoint unless the run had failed.
+        return status.get("checkpoint", status.get("step")) != 0
+
+    def _status(self) -> dict[str, Any]:
+        """Return the status, empty if there is none or it cannot be read."""
+        try:
+            status = read_json(self.folder / "status.json")
+        except FileError:
+            return {}
+        return status if isinstance(status, dict) else {}
+
+    def is_finished(self) -> bool:
+        """Tell whether training has come to its end."""
+        return self._status().get("state") == "finished"
 
     def _remove_leftovers(self, config: TrainingConfig, data: DataIdentity) -> None:
         """Remove what a run left that failed before its first checkpoint."""
         for folder in (self.best.folder, self.folder / "tensorboard"):
             shutil.rmtree(folder, ignore_errors=True)
-        names = ["audit.json", "broken.json", "evaluation.json", "timings.jsonl"]
+        names = ["broken.json", "timings.jsonl"]
         if (self.folder / "config.json").exists():
             saved_config, saved_data = read_config(self.folder)
             if saved_config != config or saved_data.fingerprint != data.fingerprint:
@@ -193,8 +217,17 @@ class RunDirectory:
         return length.in_steps(steps_per_epoch(data.num_train, config.batch_size)) >= max(self.checkpoints.steps())
 
     def set_status(self, state: str, **details: Any) -> None:
-        """Write the state of the run: running, finished, stopped or failed."""
-        self.write("status.json", {"state": state, **details, "updated": round(time.time(), 1)})
+        """Write the state of the run: running, finished, stopped or failed; and where it would resume."""
+        newest = max(self.checkpoints.steps(), default=0)
+        content = {"state": state, **details, "checkpoint": newest, "updated": round(time.time(), 1)}
+        try:
+            self.write("status.json", content)
+        except OSError as error:
+            path = self.folder / "status.json"
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
+                raise
+            self.check_fence()
+            overwrite(path, to_json({"version": FORMAT_VERSION, **content}))
 
     def describe_machine(self, data: DataIdentity, threads: int, processes: int, device: str) -> None:
         """Write what the results may depend on, besides config and data."""

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from bype.distributed import timeout_seconds
-from bype.system import has_locks, lock, open_file, touch
+from bype.system import lock, open_file, touch
 
 _FLAGS = os.O_RDWR | os.O_CREAT
 _STALE_SECONDS = 60.0
@@ -72,9 +72,13 @@ class RunLock:
         """Lock the file that is at ``path`` now and write the token into it; tell whether this worked."""
         descriptor = open_file(path, _FLAGS)
         is_locked = lock(descriptor)
-        if is_locked is None:  # a system without locks: what is not empty and has a heartbeat is taken
-            found = os.fstat(descriptor)
-            is_locked = found.st_size == 0 or now - found.st_mtime >= stale_seconds()
+        found = os.fstat(descriptor)
+        if found.st_size > 0 and now - found.st_mtime < stale_seconds():  # somebody has not released it, and may live
+            here = f" on {socket.gethostname()}, token ".encode()
+            # Some disks have no locks, and on others the locks of one machine do not hold on another.
+            is_locked = bool(is_locked) and here in _content(descriptor)
+        elif is_locked is None:
+            is_locked = True
         try:
             is_there = is_locked and os.path.samestat(os.fstat(descriptor), path.stat())  # it may have been replaced
         except FileNotFoundError:
@@ -124,7 +128,14 @@ class RunLock:
     def release(self) -> None:
         """Release the lock."""
         if self._descriptor is not None:
-            if not has_locks() and self.is_ours():
-                os.ftruncate(self._descriptor, 0)  # an empty file is free
-            os.close(self._descriptor)
-            self._descriptor = None
+            try:
+                if self._token.encode() in _content(self._descriptor):
+                    os.ftruncate(self._descriptor, 0)  # an empty file is free, also where there are no locks
+            finally:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+
+def _content(descriptor: int) -> bytes:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return os.read(descriptor, 1000)

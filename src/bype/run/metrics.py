@@ -2,14 +2,14 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bype.data.decode import decode
 from bype.data.files import READ_FLAGS, FileError, parse_json
-from bype.run.directory import RunError
 from bype.system import open_file
 
 _MAX_LINE_BYTES, _MAX_METRICS_BYTES = 2**16, 2**27
@@ -60,21 +60,59 @@ def _bounded_lines(path: Path) -> Iterator[bytes]:
         raise FileError(f"cannot read {path}: {error.strerror}") from error
 
 
+def _bytes_before(path: Path, num_bytes: int, step: int) -> int:
+    """Return how long the lines are that are complete and of earlier steps, within so many bytes.
+
+    A resumed run writes those of ``step`` and later ones again, or has lost them.
+    """
+    kept = 0
+    with suppress(FileError, TypeError, KeyError):  # the first line that is no line of ours is the end
+        for text in _bounded_lines(path):
+            if parse_json(text)["step"] >= step or not text.endswith(b"\n") or kept + len(text) > num_bytes:
+                break
+            kept += len(text)
+    return kept
+
+
 class MetricsFile:
     """metrics.jsonl: a line for each thing that happened, without any time of day, so that two equal runs are equal.
 
-    Its length at each checkpoint is saved, and a resumed run cuts off what came after.
+    Its length at each checkpoint is saved, and a resumed run cuts off what came after. If lines were lost, the run
+    continues with those that are left: nothing depends on them.
+
+    Parameters
+    ----------
+    path
+        The file.
+    num_bytes, step
+        Its length at the checkpoint, and the step of the checkpoint.
+    warn
+        Called if lines were lost.
     """
 
-    def __init__(self, path: Path, num_bytes: int) -> None:
-        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
-        self._file = os.fdopen(descriptor, "r+b")
-        size = os.fstat(descriptor).st_size
-        if size < num_bytes:
-            self._file.close()
-            raise RunError(f"{path} has lost lines: {size} bytes, where the checkpoint knows {num_bytes}")
+    def __init__(self, path: Path, num_bytes: int, step: int, warn: Callable[[str], None]) -> None:
+        self._file = os.fdopen(open_file(path, os.O_RDWR | os.O_CREAT), "r+b")
+        if not self._ends_at(num_bytes, step):
+            kept = _bytes_before(path, num_bytes, step)
+            warn(
+                f"{path} has lost lines: {num_bytes:,} bytes at the checkpoint of step {step}, {kept:,} now; "
+                f"training continues without them"
+            )
+            num_bytes = kept
         self._file.truncate(num_bytes)
         self._file.seek(num_bytes)
+
+    def _ends_at(self, place: int, step: int) -> bool:
+        """Tell whether a line of a step up to this one ends at a place."""
+        if place == 0 or os.fstat(self._file.fileno()).st_size < place:
+            return place == 0
+        start = max(0, place - _MAX_LINE_BYTES)
+        self._file.seek(start)
+        tail = self._file.read(place - start)
+        try:
+            return tail.endswith(b"\n") and bool(parse_json(tail.splitlines()[-1])["step"] <= step)
+        except (FileError, TypeError, KeyError):
+            return False
 
     def append(self, line: dict[str, Any]) -> None:
         """Add a line."""
@@ -88,4 +126,5 @@ class MetricsFile:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with suppress(OSError):  # a line that did not fit on the disk; :meth:`append` has raised
+            self._file.close()

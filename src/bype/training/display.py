@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
@@ -88,7 +90,7 @@ class PlainDisplay(Display):
         self._write(text)
 
     def warn(self, message: str) -> None:
-        self._err.write(f"warning: {message}\n")
+        (self._err or self._out).write(f"warning: {message}\n")  # 2>&- closes standard error
 
     def _write(self, text: str) -> None:
         self._out.write(text + "\n")
@@ -148,8 +150,51 @@ class LiveDisplay(PlainDisplay):
         self._console.print(text, markup=False, highlight=False)
 
 
+class LastingDisplay(Display):
+    """Another display, as long as it works: training does not depend on who reads its progress.
+
+    A pipe may be closed, and a disk that takes the lines may be full. Then nothing more is shown.
+
+    Parameters
+    ----------
+    display
+        What shows progress.
+    """
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+
+    def begin(self, steps_per_epoch: int, step: int, share: float) -> None:
+        self._try(lambda: self._display.begin(steps_per_epoch, step, share))
+
+    def step(self, step: int, share: float) -> None:
+        self._try(lambda: self._display.step(step, share))
+
+    def show(self, step: int, line: dict[str, Any]) -> None:
+        self._try(lambda: self._display.show(step, line))
+
+    def warn(self, message: str) -> None:
+        self._try(lambda: self._display.warn(message))
+
+    def close(self) -> None:
+        self._try(self._display.close)
+
+    def _try(self, show: Callable[[], None]) -> None:
+        try:
+            show()
+        except (OSError, ValueError) as error:  # ValueError: the stream was closed in this process
+            broken, self._display = self._display, Display()
+            with suppress(OSError, ValueError):
+                broken.close()
+            with suppress(OSError, ValueError):
+                if sys.stderr is not None:
+                    sys.stderr.write(f"warning: progress is no longer shown ({error}); training continues\n")
+
+
 def display_here() -> Display:
-    """Return the display that suits standard output: live on a terminal, plain elsewhere."""
+    """Return the display that suits standard output: live on a terminal, plain elsewhere, none if it is closed."""
+    if sys.stdout is None:
+        return Display()
     console = Console()
     return LiveDisplay(console) if console.is_terminal and not is_silent() else PlainDisplay()
 

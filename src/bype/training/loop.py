@@ -109,17 +109,19 @@ def train(
         reporter = Reporter()
         if run is not None:
             run.save_or_compare_config(config, identity)
-            run.describe_machine(identity, torch.get_num_threads(), group.size, str(device))
             reporter = RunReporter(run, display or Display())
         at_end.callback(reporter.close)
         trainer = None
         try:
             trainer = Trainer(config, store, reporter, group, device, rule)
+            if run is not None:  # the checkpoint can be used
+                run.save_length(config)
+                run.describe_machine(identity, torch.get_num_threads(), group.size, str(device))
             outcome = trainer.run()
         except BaseException as error:
             step = trainer.state.step if trainer else None
             try:
-                reporter.set_status("failed", step=step, error=f"{type(error).__name__}: {error}")
+                reporter.fail(step, f"{type(error).__name__}: {error}")
             except (OSError, RunError) as second:  # a full disk, or a run that another process holds now
                 error.add_note(f"the status could not be written: {second}")
             raise
@@ -214,6 +216,8 @@ class Trainer:
         with self._stop.listening():
             self._schedule.resume(self.state.step)
             self._reporter.begin(self.state, steps_per_epoch, self._schedule.share, self._timings)
+            if not self._is_complete():
+                self._reporter.return_to_best(self.state.best_step)
             if self.state.step == 0 and self._config.network == "dense":
                 self._validate()  # it begins as a model that may already be the best
             shall_stop = self._update_if_due()  # a run that stopped during an update resumes with that update
@@ -228,7 +232,7 @@ class Trainer:
             self._snapshot.save(self.state)
             is_finished = self._is_complete() and not self.state.is_update_due
             if is_finished and self.state.has_terms(self._group):
-                self._validate()  # after the checkpoint: a longer run continues as if it had not been made
+                self._validate(is_last=True)  # after the checkpoint: a longer run continues as if it had not been made
         if is_finished:
             return Outcome("finished", self.state.step, self.state.best, self._stop.signal)
         return Outcome("stopped", self.state.step, self.state.best, self._stop.signal or signal.SIGTERM)
@@ -275,7 +279,7 @@ class Trainer:
         return bool(stop > 0)
 
     @torch.no_grad()
-    def _validate(self) -> None:
+    def _validate(self, is_last: bool = False) -> None:
         """Score the validation split and keep the best model; without a split, log the training terms alone."""
         if self._validation is None:
             self._log({"train": self.state.take_means(self._group)})
@@ -290,7 +294,7 @@ class Trainer:
             if is_best:
                 self.state.best, self.state.best_step = means["negative_elbo"], self.state.step
                 fields = self.state.to_fields(self._group)
-                self._reporter.save_best(Checkpoint(self.state.step, self.model.state_dict(), {}, fields))
+                self._reporter.save_best(Checkpoint(self.state.step, self.model.state_dict(), {}, fields), is_last)
         self._schedule.reserve(time.monotonic() - start)
 
     def _update_if_due(self) -> bool:

@@ -8,7 +8,7 @@ import torch
 from bype.data.store import Store
 from bype.run.checkpoint import Checkpoint
 from bype.run.config import TrainingConfig
-from bype.training.display import Display
+from bype.training.display import Display, LastingDisplay
 from bype.training.loop import Outcome, Trainer
 from bype.training.monitor import Timings
 from bype.training.reporter import Reporter
@@ -54,7 +54,7 @@ def train_in_memory(
 
 class _Keeper(Reporter):
     def __init__(self, display: Display) -> None:
-        self._display = display
+        self._display = LastingDisplay(display)
         self.best: Checkpoint | None = None
         self.newest: Checkpoint | None = None
 
@@ -71,7 +71,7 @@ class _Keeper(Reporter):
         if self.best is None:
             self.newest = _copied(checkpoint)
 
-    def save_best(self, checkpoint: Checkpoint) -> None:
+    def save_best(self, checkpoint: Checkpoint, is_last: bool) -> None:
         self.best = _copied(checkpoint)
 
     def close(self) -> None:

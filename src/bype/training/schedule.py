@@ -14,6 +14,7 @@ from dataclasses import astuple
 from bype.distributed import Group
 from bype.objective import kl_weight
 from bype.run.config import TrainingConfig
+from bype.run.directory import RunError
 from bype.run.pace import Pace
 from bype.span import Span
 
@@ -72,6 +73,11 @@ class Schedule:
             if pace.step <= step:
                 self._take(pace)
                 self._reserved = None
+        if step >= self._last.next:
+            raise RunError(
+                f"the length is a time, and pace.json is missing or does not reach step {step}, so the time left is "
+                f"unknown; bring pace.json back from a copy of the run, or choose another --out"
+            )
         self._started = self._clock() - self._rate * max(0, step - self._last.step)
         self._share_now = self._share_before = self._timed_share(step)
 
@@ -81,7 +87,7 @@ class Schedule:
         if self._length.is_fixed:
             self._share_now = self._fixed_share(step)
             return
-        if step == self._last.next:
+        if step >= self._last.next:
             if (known := self._known.get(step)) is not None:
                 self._reserved, self._newly_reserved = None, 0.0
             self._take(known or self._look(step))

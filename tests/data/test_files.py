@@ -1,0 +1,49 @@
+"""Files and folders that are replaced all or nothing."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from bype.data.files import new_folder
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("comes_late", [False, True], ids=["not moved", "moved"])
+def test_a_folder_that_cannot_be_replaced_is_kept(tmp_path, monkeypatch, error, comes_late):
+    """Ctrl-C may also come just after a folder was moved; then the new one is complete."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "weights").write_text("old")
+    move = Path.replace
+
+    def fail(path, target):
+        if path.name == "new":
+            if comes_late:
+                move(path, target)
+            raise error
+        return move(path, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(type(error)), new_folder(folder, replace=["weights"]) as partial:
+        (partial / "weights").write_text("new")
+    assert (folder / "weights").read_text() == ("new" if comes_late else "old")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_folder_is_there_again_after_an_interrupt_between_the_two_moves(tmp_path, monkeypatch):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "weights").write_text("old")
+    move = Path.replace
+
+    def interrupt(path, target):
+        found = move(path, target)
+        if path == folder:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(Path, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt), new_folder(folder, replace=["weights"]) as partial:
+        (partial / "weights").write_text("new")
+    assert (folder / "weights").read_text() == "old"
