@@ -133,11 +133,43 @@ def test_only_the_same_command_resumes_a_fit(digits, tmp_path, capsys):
     assert main(["evaluate", str(tmp_path / "run"), "--samples", "2", "--images", "1"]) == 0
     request = json.loads((tmp_path / "run" / "fit.json").read_text())
     assert request.pop("latent_dim") is None
-    (tmp_path / "run" / "fit.json").write_text(json.dumps(request))  # as it was before it could be set
+    assert len(request.pop("files")) == 64
+    (tmp_path / "run" / "fit.json").write_text(json.dumps(request))  # as it was once
     assert fit(few, tmp_path / "run") == 0  # and measures again what was measured with fewer draws
     again = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert again["evaluations"][0]["density"]["num_samples"] == 500
     assert json.loads(before)["evaluations"][0]["density"]["num_samples"] == 500
+
+
+def write_table(path, count):
+    path.write_text("a,b,kind\n" + "".join(f"{k % 7},{k * k % 11},{'xy'[k % 2]}\n" for k in range(count)))
+    return path
+
+
+def test_changed_data_are_not_shown_with_old_results(tmp_path, capsys):
+    table, run = write_table(tmp_path / "t.csv", 60), tmp_path / "my run"
+    assert fit(table, run, "--label", "kind", "--seed", "3") == 0
+    write_table(table, 80)
+    capsys.readouterr()
+    assert fit(table, run, "--label", "kind", "--seed", "3") == 1
+    said = capsys.readouterr().err
+    assert f"{table} has changed since this fit began; choose another --out." in said
+    before = (run / "fit.json").read_bytes()
+    assert main(shlex.split(said.split("as they were: bype ")[1])) == 0
+    assert (run / "fit.json").read_bytes() == before
+    table.unlink()  # then nobody knows
+    assert fit(table, run, "--label", "kind", "--seed", "3") == 0
+
+
+def test_changed_files_of_a_folder_are_noticed_but_not_those_of_the_run(digits, tmp_path, capsys):
+    few = save_images(tmp_path / "few", [np.asarray(Image.open(name)) for name in sorted(digits.iterdir())[:20]])
+    (few / "circle").symlink_to(few)
+    assert fit(few, few / "run") == 0
+    (few / ".hidden").write_text("by a file browser")
+    assert fit(few, few / "run") == 0
+    (few / "3.png").touch()
+    assert fit(few, few / "run") == 1
+    assert "has changed since this fit began" in capsys.readouterr().err
 
 
 def test_fewer_rows_than_columns_leave_noise_to_the_linear_model(tmp_path):

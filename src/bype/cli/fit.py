@@ -1,13 +1,15 @@
 """From the data of a user to a report, in one go."""
 
 import dataclasses
+import hashlib
 import math
+import os
 import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -73,10 +75,11 @@ def fit(words: list[str]) -> int:
 
     if place_among_processes()[1] > 1:
         raise UsageError("bype fit is for one process; under torchrun use bype data prepare, train and evaluate")
+    request = _Request.of(options)
     if (options.out / "store").exists() or (options.out / "config.json").exists():
-        _require_same_request(options)
+        request = _require_same_request(options, request)
         say(f"resuming {options.out}")
-    store = _store(options)
+    store = _store(options, request)
     if (options.out / "config.json").exists():
         config, _ = read_config(options.out)
     else:
@@ -159,49 +162,99 @@ class _Request:
     label: str | None
     seed: int
     latent_dim: int | None
+    files: str | None
+    """Changes with the files that the data are in; None if they are not known."""
 
     @classmethod
     def of(cls, options: _Fit) -> "_Request":
         from bype.data.sources.hub import PREFIX
 
         data = options.data if options.data.startswith(PREFIX) else str(Path(options.data).absolute())
-        return cls(data, options.minutes, options.size, options.label, options.seed, options.latent_dim)
+        files = _digest(Path(data), options.out)
+        return cls(data, options.minutes, options.size, options.label, options.seed, options.latent_dim, files)
 
 
-def _require_same_request(options: _Fit) -> None:
-    """Refuse to resume a fit of other data or settings, whose results would be taken for those that were asked for."""
+_ABOUT_DATA = ("data", "files", "size", "label")
+_ADDED = {"latent_dim": None, "files": None}
+"""Fields that older requests do not have."""
+
+
+def _digest(place: Path, out: Path) -> str | None:
+    """Return a digest of the names, sizes and times of a file, or of all files below a folder that are not hidden.
+
+    A store never changes, and data on the hub have a revision: for these it is None, and if there is no such place.
+    """
+    from bype.data.store import is_store
+
+    if not place.exists() or is_store(place):
+        return None
+    found = [place] if place.is_file() else []
+    seen = {os.path.realpath(out)}  # it may be below the data
+    for folder, folders, names in os.walk(place, followlinks=True):
+        inner = {name: os.path.realpath(Path(folder, name)) for name in sorted(folders) if not name.startswith(".")}
+        folders[:] = [name for name, real in inner.items() if real not in seen]  # links may lead in a circle
+        seen.update(inner.values())
+        found += [Path(folder, name) for name in names if not name.startswith(".")]
+    stats = {path: path.stat() for path in sorted(found) if path.exists()}
+    lines = [f"{path.relative_to(place)} {stat.st_size} {stat.st_mtime_ns}\n" for path, stat in stats.items()]
+    return hashlib.sha256(os.fsencode("".join(lines))).hexdigest()
+
+
+def _require_same_request(options: _Fit, asked: _Request) -> _Request:
+    """Refuse to resume a fit of other data or settings, whose results would be taken for those that were asked for.
+
+    Return the request to keep: the store of a run may stand for the data that it was made from.
+    """
     from bype.data.decode import decode_file
 
     path = options.out / _REQUEST
     if not path.exists():
-        return  # killed just before it was written
-    saved, asked = decode_file(_Request, path, _with_latent_dim), _Request.of(options)
+        return asked  # killed just before it was written
+    saved = decode_file(_Request, path, lambda fields: {**_ADDED, **fields} if isinstance(fields, dict) else fields)
+    if _is_own_store(options):
+        asked = dataclasses.replace(asked, **{name: getattr(saved, name) for name in _ABOUT_DATA})
+    if asked.files is None or saved.files is None:
+        asked = dataclasses.replace(asked, files=saved.files)
     for name in (field.name for field in dataclasses.fields(_Request)):
         before, now = getattr(saved, name), getattr(asked, name)
-        if before != now and not (name == "data" and _is_own_store(options)):
+        if before != now and name == "files":
+            raise UsageError(
+                f"{options.data} has changed since this fit began; choose another --out. "
+                f"To use the data as they were: {_command_for_own_store(options)}"
+            )
+        if before != now:
             before, now = ("unset" if value is None else value for value in (before, now))
             raise UsageError(
                 f"{options.out} holds a fit with {name} {before}, not {now}; "
                 f"choose another --out, or run the command that began it"
             )
+    return asked
 
 
-def _with_latent_dim(fields: Any) -> Any:
-    """Return the fields of a request from before the number of latents could be set."""
-    return {"latent_dim": None, **fields} if isinstance(fields, dict) else fields
+def _command_for_own_store(options: _Fit) -> str:
+    """Return the command that resumes a fit with its store."""
+    words = [str(options.out / "store"), "--out", str(options.out), "--minutes", str(options.minutes)]
+    for name in ("seed", "latent_dim"):
+        if (value := getattr(options, name)) != getattr(_Fit, name):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join(["bype", "fit", *words])
 
 
 def _is_own_store(options: _Fit) -> bool:
-    """Tell whether the data are the store that the run was trained on, at another place."""
+    """Tell whether the data are the store in the run's folder, or the one that it was trained on, at another place."""
     from bype.data.store import Store, is_store
     from bype.run.directory import read_config
 
-    if not (is_store(options.data) and (options.out / "config.json").exists()):
+    if not is_store(options.data):
+        return False
+    if os.path.realpath(options.data) == os.path.realpath(options.out / "store"):
+        return True
+    if not (options.out / "config.json").exists():
         return False
     return read_config(options.out)[1].fingerprint == Store(Path(options.data)).manifest.fingerprint
 
 
-def _store(options: _Fit) -> "Store":
+def _store(options: _Fit, request: _Request) -> "Store":
     """Open the store, or make it."""
     from bype.console import progress_bar
     from bype.data.prepare import prepare, with_workable_size
@@ -214,7 +267,7 @@ def _store(options: _Fit) -> "Store":
             raise UsageError("a store is prepared already; leave out --size and --label")
         _require_usable(Store(options.data))
         if not options.out.exists() or all(path.name == _REQUEST for path in options.out.iterdir()):
-            _write_request(options)  # not into a folder that training may refuse
+            _write_request(options.out, request)  # not into a folder that training may refuse
         return Store(options.data)
     folder = options.out / "store"
     if folder.exists():
@@ -228,13 +281,13 @@ def _store(options: _Fit) -> "Store":
     if chosen.size != asked.size:
         say(f"images are cropped and resized to {chosen.size} x {chosen.size} pixels; --size sets another size")
     options.out.mkdir(parents=True, exist_ok=True)
-    _write_request(options)  # before the store, so that no other command can take it for its own
+    _write_request(options.out, request)  # before the store, so that no other command can take it for its own
     is_ours = False
     try:
         with progress_bar("preparing") as report:
             prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
         is_ours = True
-        _write_request(options)  # again: a command that was refused meanwhile may have written its own
+        _write_request(options.out, request)  # again: a command that was refused meanwhile may have written its own
         say_skipped(prepared.skipped)
         say_unused(prepared.unused)
         _require_usable(Store(folder))
@@ -262,8 +315,8 @@ def _require_usable(store: "Store") -> None:
         )
 
 
-def _write_request(options: _Fit) -> None:
+def _write_request(out: Path, request: _Request) -> None:
     from bype.data.files import to_json, write_atomic
 
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_atomic(options.out / _REQUEST, to_json(dataclasses.asdict(_Request.of(options))))
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / _REQUEST, to_json(dataclasses.asdict(request)))
