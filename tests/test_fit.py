@@ -129,7 +129,7 @@ def test_only_the_same_command_resumes_a_fit(digits, tmp_path, capsys):
     assert "holds a fit with data" in capsys.readouterr().err
     assert fit(tmp_path / "nowhere", tmp_path / "run", "--quiet") == 1
     assert fit(few, tmp_path / "run", "--seed", "5") == 1
-    assert "with seed 0, not 5; choose another --out" in capsys.readouterr().err
+    assert "with --seed 0, not 5; choose another --out" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "run"), "--samples", "2", "--images", "1"]) == 0
     request = json.loads((tmp_path / "run" / "fit.json").read_text())
     assert request.pop("latent_dim") is None
@@ -208,6 +208,34 @@ def test_a_request_that_was_never_begun_is_replaced(digits, tmp_path):
     assert fit(store, run) == 0
 
 
+def test_a_mistake_before_training_can_be_mended(tmp_path, capsys, monkeypatch):
+    table, run = write_table(tmp_path / "t.csv", 60), tmp_path / "run"
+    assert fit(table, run, "--label", "kind", "--latent-dim", "0") == 1
+    assert "--latent-dim must be at least 1, not 0" in capsys.readouterr().err
+    assert not run.exists()
+    with monkeypatch.context() as patch:  # as if there were no memory for so many
+        patch.setattr("bype.run.choice.suitable_config", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            fit(table, run, "--label", "kind", "--latent-dim", "9")
+    assert (run / "store").exists()
+    assert fit(table, run, "--label", "kind", "--seed", "1") == 1  # it divided the data into splits
+    assert main(["fit", str(run / "store"), "--out", str(run), "--minutes", "0.04", "--latent-dim", "1"]) == 0
+    kept = json.loads((run / "fit.json").read_text())
+    assert (kept["minutes"], kept["latent_dim"], kept["label"], kept["data"]) == (0.04, 1, "kind", str(table))
+
+
+def test_a_fit_killed_while_it_wrote_its_request_begins_again(tmp_path, capsys):
+    table, run = write_table(tmp_path / "t.csv", 60), tmp_path / "run"
+    run.mkdir()
+    (run / ".fit.json.0a1b2c3d.partial").write_text("{")
+    (run / "letter.txt").write_text("dear")
+    assert fit(table, run, "--label", "kind") == 1
+    assert "exists and is not empty" in capsys.readouterr().err
+    (run / "letter.txt").unlink()
+    assert fit(table, run, "--label", "kind") == 0
+    assert not list(run.glob(".fit.json.*"))
+
+
 def test_too_few_rows_can_be_mended(tmp_path, capsys):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n2,3\n3,5\n")
     assert fit(tmp_path / "t.csv", tmp_path / "run") == 1
@@ -236,4 +264,4 @@ def test_the_number_of_latents_can_be_set(digits, tmp_path, capsys):
     assert read_results(tmp_path / "run").evaluations[0].density.negative_log_likelihood.value < 1e4
     capsys.readouterr()
     assert fit(few, tmp_path / "run") == 1
-    assert "holds a fit with latent_dim 60, not unset" in capsys.readouterr().err
+    assert "holds a fit with --latent-dim 60, not unset" in capsys.readouterr().err

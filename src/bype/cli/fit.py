@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,6 +60,8 @@ def fit(words: list[str]) -> int:
     )
     if not 0 < options.minutes <= _MAX_MINUTES:
         raise UsageError(f"--minutes must be positive, and at most {_MAX_MINUTES:,} (a year), not {options.minutes}")
+    if options.latent_dim is not None and options.latent_dim < 1:
+        raise UsageError(f"--latent-dim must be at least 1, not {options.latent_dim}")
     from bype.console import progress_bar
     from bype.data.files import write_atomic
     from bype.distributed import place_among_processes
@@ -84,6 +87,8 @@ def fit(words: list[str]) -> int:
         config, _ = read_config(options.out)
     else:
         config = suitable_config(store, length_of(options.minutes), options.seed, latent_dim=options.latent_dim)
+        if (options.out / _REQUEST).exists() or _is_free(options.out):  # not into a folder that training may refuse
+            _write_request(options.out, request)
     start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
     length = counted(round(60 * options.minutes) or 1, "second")
     say(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {length}")
@@ -175,6 +180,7 @@ class _Request:
 
 
 _ABOUT_DATA = ("data", "files", "size", "label")
+_ABOUT_TRAINING = ("minutes", "latent_dim")
 _ADDED = {"latent_dim": None, "files": None}
 """Fields that older requests do not have."""
 
@@ -215,7 +221,8 @@ def _require_same_request(options: _Fit, asked: _Request) -> _Request:
         asked = dataclasses.replace(asked, **{name: getattr(saved, name) for name in _ABOUT_DATA})
     if asked.files is None or saved.files is None:
         asked = dataclasses.replace(asked, files=saved.files)
-    for name in (field.name for field in dataclasses.fields(_Request)):
+    may_change = () if (options.out / "config.json").exists() else _ABOUT_TRAINING  # nothing is trained yet
+    for name in (field.name for field in dataclasses.fields(_Request) if field.name not in may_change):
         before, now = getattr(saved, name), getattr(asked, name)
         if before != now and name == "files":
             raise UsageError(
@@ -225,7 +232,7 @@ def _require_same_request(options: _Fit, asked: _Request) -> _Request:
         if before != now:
             before, now = ("unset" if value is None else value for value in (before, now))
             raise UsageError(
-                f"{options.out} holds a fit with {name} {before}, not {now}; "
+                f"{options.out} holds a fit with {name if name == 'data' else _flag(name)} {before}, not {now}; "
                 f"choose another --out, or run the command that began it"
             )
     return asked
@@ -236,8 +243,12 @@ def _command_for_own_store(options: _Fit) -> str:
     words = [str(options.out / "store"), "--out", str(options.out), "--minutes", str(options.minutes)]
     for name in ("seed", "latent_dim"):
         if (value := getattr(options, name)) != getattr(_Fit, name):
-            words += [f"--{name.replace('_', '-')}", str(value)]
+            words += [_flag(name), str(value)]
     return shlex.join(["bype", "fit", *words])
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _is_own_store(options: _Fit) -> bool:
@@ -266,15 +277,11 @@ def _store(options: _Fit, request: _Request) -> "Store":
         if options.size is not None or options.label is not None:
             raise UsageError("a store is prepared already; leave out --size and --label")
         _require_usable(Store(options.data))
-        if not options.out.exists() or all(path.name == _REQUEST for path in options.out.iterdir()):
-            _write_request(options.out, request)  # not into a folder that training may refuse
         return Store(options.data)
     folder = options.out / "store"
     if folder.exists():
         return Store(folder)
-    if options.out.exists() and any(
-        path.name not in (_REQUEST, partial_of(folder).name) for path in options.out.iterdir()
-    ):
+    if not _is_free(options.out):
         raise UsageError(f"{options.out} exists and is not empty; choose another --out")
     asked = SourceOptions(label=options.label, size=options.size)
     chosen = with_workable_size(options.data, asked)
@@ -301,6 +308,16 @@ def _store(options: _Fit, request: _Request) -> "Store":
     skipped = f"; {len(prepared.skipped)} files were skipped, see above" if prepared.skipped else ""
     say(f"{prepared.manifest.source}: {counts}{skipped}")
     return Store(folder)
+
+
+def _is_free(out: Path) -> bool:
+    """Tell whether a folder holds no more than what a fit writes before it trains."""
+    from bype.data.writer import partial_of
+
+    ours = (_REQUEST, "store", partial_of(out / "store").name)
+    return not out.exists() or all(
+        path.name in ours or fnmatch(path.name, f".{_REQUEST}.*.partial") for path in out.iterdir()
+    )
 
 
 def _require_usable(store: "Store") -> None:
