@@ -133,6 +133,7 @@ def test_only_the_same_command_resumes_a_fit(digits, tmp_path, capsys):
     assert main(["evaluate", str(tmp_path / "run"), "--samples", "2", "--images", "1"]) == 0
     request = json.loads((tmp_path / "run" / "fit.json").read_text())
     assert request.pop("latent_dim") is None
+    assert request.pop("points_start") == "examples"
     assert len(request.pop("files")) == 64
     (tmp_path / "run" / "fit.json").write_text(json.dumps(request))  # as it was once
     assert fit(few, tmp_path / "run") == 0  # and measures again what was measured with fewer draws
@@ -234,6 +235,17 @@ def test_a_fit_killed_while_it_wrote_its_request_begins_again(tmp_path, capsys):
     (run / "letter.txt").unlink()
     assert fit(table, run, "--label", "kind") == 0
     assert not list(run.glob(".fit.json.*"))
+
+
+def test_points_can_start_as_noise(tmp_path, capsys):
+    table, run = write_table(tmp_path / "t.csv", 60), tmp_path / "run"
+    assert fit(table, run, "--label", "kind", "--points-start", "noise") == 0
+    assert "--label" not in capsys.readouterr().out
+    assert TrainedRun.open(run).config.points_start == "noise"
+    assert fit(table, run, "--label", "kind") == 1
+    assert "holds a fit with --points-start noise, not examples" in capsys.readouterr().err
+    assert main(["sample", str(run), "--label", "x", "--out", str(tmp_path / "x.csv")]) == 1
+    assert "no class has points of its own" in capsys.readouterr().err
 
 
 def test_too_few_rows_can_be_mended(tmp_path, capsys):

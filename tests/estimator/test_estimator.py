@@ -579,6 +579,25 @@ def test_samples_of_a_class():
         bype.ByPEVAE(**TINY).fit(X).sample(1, "one")
 
 
+def test_points_that_start_as_noise_copy_no_example(tmp_path):
+    X, y = table(), np.arange(120) % 2
+    vae = clone(bype.ByPEVAE(**TINY, points_start="noise", run_dir=tmp_path / "run")).fit(X, y)
+    assert (vae.config_.points_start, vae.config_.labelled) == ("noise", False)
+    with pytest.raises(ValueError, match="start as noise have no classes; fit with points_start='examples'"):
+        vae.sample(1, 0)
+    assert bype.ByPEVAE.load(tmp_path / "run").points_start == "noise"
+    with pytest.raises(RunError, match="points_start: noise there, examples here"):
+        bype.ByPEVAE(**TINY, run_dir=tmp_path / "run").fit(X, y)
+    with pytest.raises(ValueError, match="'points_start' parameter"):
+        bype.ByPEVAE(points_start="nothing").fit(X)
+    bype.ByPEVAE(**TINY).fit(X).save(tmp_path / "saved")
+    about = tmp_path / "saved" / "estimator.json"
+    now = about.read_text()
+    assert '  "points_start": "examples",\n' in now
+    about.write_text(now.replace('  "points_start": "examples",\n', ""))  # as it was written once
+    assert bype.ByPEVAE.load(tmp_path / "saved").points_start == "examples"
+
+
 def test_a_class_whose_only_example_was_held_out_is_called_by_its_name(tmp_path, capsys):
     X = table(60)
     y = np.array(["a", "b"] * 30)

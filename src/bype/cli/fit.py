@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -46,6 +46,9 @@ class _Fit:
     latent_dim: MaybeCount = None
     """Set the dimensions of the latent space; more of them give better likelihoods and reconstructions, and worse
     samples. If left out: 40, or half the columns of a table, and at most a fifth of the training examples"""
+    points_start: Literal["examples", "noise"] = "examples"
+    """Start pseudo-points as training examples, or as noise, which copies none: choose noise for private data. Then
+    no class has points of its own, and bype sample --label does not work"""
     seed: int = 0
     """Set the seed of all random numbers"""
 
@@ -86,7 +89,13 @@ def fit(words: list[str]) -> int:
     if (options.out / "config.json").exists():
         config, _ = read_config(options.out)
     else:
-        config = suitable_config(store, length_of(options.minutes), options.seed, latent_dim=options.latent_dim)
+        config = suitable_config(
+            store,
+            length_of(options.minutes),
+            options.seed,
+            latent_dim=options.latent_dim,
+            points_start=options.points_start,
+        )
         if (options.out / _REQUEST).exists() or _is_free(options.out):  # not into a folder that training may refuse
             _write_request(options.out, request)
     start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
@@ -167,6 +176,7 @@ class _Request:
     label: str | None
     seed: int
     latent_dim: int | None
+    points_start: Literal["examples", "noise"]
     files: str | None
     """Changes with the files that the data are in; None if they are not known."""
 
@@ -176,12 +186,13 @@ class _Request:
 
         data = options.data if options.data.startswith(PREFIX) else str(Path(options.data).absolute())
         files = _digest(Path(data), options.out)
-        return cls(data, options.minutes, options.size, options.label, options.seed, options.latent_dim, files)
+        given = {name: getattr(options, name) for name in ("size", "label", "seed", *_ABOUT_TRAINING)}
+        return cls(data=data, files=files, **given)
 
 
 _ABOUT_DATA = ("data", "files", "size", "label")
-_ABOUT_TRAINING = ("minutes", "latent_dim")
-_ADDED = {"latent_dim": None, "files": None}
+_ABOUT_TRAINING = ("minutes", "latent_dim", "points_start")
+_ADDED = {"latent_dim": None, "points_start": "examples", "files": None}
 """Fields that older requests do not have."""
 
 
@@ -241,7 +252,7 @@ def _require_same_request(options: _Fit, asked: _Request) -> _Request:
 def _command_for_own_store(options: _Fit) -> str:
     """Return the command that resumes a fit with its store."""
     words = [str(options.out / "store"), "--out", str(options.out), "--minutes", str(options.minutes)]
-    for name in ("seed", "latent_dim"):
+    for name in ("seed", "latent_dim", "points_start"):
         if (value := getattr(options, name)) != getattr(_Fit, name):
             words += [_flag(name), str(value)]
     return shlex.join(["bype", "fit", *words])
