@@ -196,6 +196,21 @@ def test_the_printed_commands_can_be_used(digits, tmp_path, capsys):
     assert main([*words[1:-1], str(tmp_path / "embedding")]) == 0
 
 
+def test_a_fit_that_has_ended_is_shown_and_not_resumed(tmp_path, capsys):
+    table, run = write_table(tmp_path / "t.csv", 60), tmp_path / "run"
+    assert fit(table, run, "--label", "kind") == 0
+    first = capsys.readouterr().out
+    assert "training a VAE" in first
+    assert f"bype score {run} --out scores.csv" in first
+    assert f"bype audit {run}" in first
+    assert fit(table, run, "--label", "kind") == 0
+    again = capsys.readouterr().out
+    assert again.startswith(f"{run} is trained already; showing its results. To train longer, choose another --out")
+    assert "resuming" not in again
+    assert "training a VAE" not in again
+    assert again.split("on 6 test examples")[1] == first.split("on 6 test examples")[1]
+
+
 def test_a_request_that_was_never_begun_is_replaced(digits, tmp_path):
     """As after a kill just after the request was written."""
     run, store = tmp_path / "run", tmp_path / "store"

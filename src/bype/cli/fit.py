@@ -76,15 +76,21 @@ def fit(words: list[str]) -> int:
     from bype.run.choice import length_of, suitable_config
     from bype.run.directory import read_config
     from bype.run.opened import TrainedRun
-    from bype.training.display import display_here
+    from bype.training.display import Display, display_here
     from bype.training.loop import train
 
     if place_among_processes()[1] > 1:
         raise UsageError("bype fit is for one process; under torchrun use bype data prepare, train and evaluate")
-    request = _Request.of(options)
+    request, is_trained = _Request.of(options), False
     if (options.out / "store").exists() or (options.out / "config.json").exists():
         request = _require_same_request(options, request)
-        say(f"resuming {options.out}")
+        if is_trained := _is_trained(options.out):
+            say(
+                f"{options.out} is trained already; showing its results. To train longer, choose another --out and "
+                f"more --minutes."
+            )
+        else:
+            say(f"resuming {options.out}")
     store = _store(options, request)
     if (options.out / "config.json").exists():
         config, _ = read_config(options.out)
@@ -98,10 +104,11 @@ def fit(words: list[str]) -> int:
         )
         if (options.out / _REQUEST).exists() or _is_free(options.out):  # not into a folder that training may refuse
             _write_request(options.out, request)
-    start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
-    length = counted(round(60 * options.minutes) or 1, "second")
-    say(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {length}")
-    outcome = train(config, store.folder, options.out, display_here())
+    if not is_trained:
+        start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
+        length = counted(round(60 * options.minutes) or 1, "second")
+        say(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {length}")
+    outcome = train(config, store.folder, options.out, Display() if is_trained else display_here())
     if outcome.state == "stopped":
         say(f"stopped at step {outcome.step}. To resume, run the same command.")
         result(run=options.out, state=outcome.state, step=outcome.step)
@@ -134,6 +141,8 @@ def fit(words: list[str]) -> int:
         print(f"  bype sample {folder} --label {name} --out class{Path(plate).suffix}")
     print(f"  bype coreset {folder} --out coreset")
     print(f"  bype embed {folder} --out embedding")
+    print(f"  bype score {folder} --out scores.csv")
+    print(f"  bype audit {folder}  # before you share the model")
     print(f"  bype evaluate {folder}  # slower, and more exact")
     return 0
 
@@ -260,6 +269,14 @@ def _command_for_own_store(options: _Fit) -> str:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+def _is_trained(out: Path) -> bool:
+    """Tell whether the training in a folder has come to its end."""
+    from bype.data.files import read_json
+
+    status = read_json(out / "status.json") if (out / "status.json").exists() else None
+    return isinstance(status, dict) and status.get("state") == "finished"
 
 
 def _is_own_store(options: _Fit) -> bool:
