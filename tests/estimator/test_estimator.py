@@ -481,6 +481,27 @@ def test_a_store_without_validation_gives_the_last_model(tmp_path):
         vae.fit(tmp_path / "one")
 
 
+def test_a_table_in_a_file_has_a_column_of_labels(tmp_path):
+    X, kinds = table(), np.array(["round", "long"])[np.arange(120) % 2]
+    pd.DataFrame(X, columns=list("abcd")).assign(kind=kinds).to_csv(tmp_path / "t.csv", index=False)
+    vae = bype.ByPEVAE(**TINY).fit(tmp_path / "t.csv", y="kind")
+    assert vae.config_.labelled
+    assert vae.feature_names_in_.tolist() == list("abcd")
+    assert vae.sample(2, "round").shape == (2, 4)
+    assert vae.score_samples(tmp_path / "t.csv").shape == (120,)
+    for y, message in (
+        (None, "column 'kind' holds 'round', not a number; name it with y if it is the label"),
+        ("knd", "no column 'knd'; it has a, b, c, d, kind; did you mean 'kind'"),
+        (kinds, "leave y out"),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            vae.fit(tmp_path / "t.csv", y=y)
+        assert "--" not in str(error.value)
+    np.save(tmp_path / "x.npy", X)
+    with pytest.raises(ValueError, match="y is for tables; labels of arrays"):
+        vae.fit(tmp_path / "x.npy", y="kind")
+
+
 def test_a_table_in_a_file_brings_its_names(tmp_path):
     lines = ["length,mass", *(f"{a},{b}" for a, b in table()[:, :2])]
     (tmp_path / "table.csv").write_text("\n".join(lines))

@@ -17,7 +17,7 @@ from torch import Tensor
 from bype.data.files import FileError
 from bype.estimator.fitted import ABOUT, Fitted, Parameters
 from bype.estimator.fitting import device_of, fit_examples, seed_of
-from bype.estimator.inputs import examples_to_fit, examples_to_use
+from bype.estimator.inputs import errors_in_python, examples_to_fit, examples_to_use
 from bype.evaluation.generation import generate_like, sample
 from bype.evaluation.pseudopoints import require_points_of_class
 from bype.evaluation.scores import Scorer
@@ -139,12 +139,15 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         y
             (N,), class labels: text or whole numbers, which may be floats. Each class gets its own pseudo-points, which
             only its examples move, unless points start as noise, or there are fewer than two for each class. Anything
-            else is ignored, such as the target of a regression.
+            else is ignored, such as the target of a regression. For a path to a table: the name of its label column;
+            labels are then text.
         """
         self._validate_params()
-        given = examples_to_fit(clone(self), X, y)  # so that this estimator changes only when all is done
         run_dir = None if self.run_dir is None else Path(self.run_dir)
-        self._become(fit_examples(given, self._parameters(), run_dir))
+        with errors_in_python():
+            given = examples_to_fit(clone(self), X, y)  # so that this estimator changes only when all is done
+            fitted = fit_examples(given, self._parameters(), run_dir)
+        self._become(fitted)
         return self
 
     def transform(self, X: Any) -> NDArray[np.float64]:
