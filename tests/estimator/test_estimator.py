@@ -161,7 +161,9 @@ def test_the_same_call_gives_the_same_model_with_and_without_a_run_directory(tmp
         ValueError, match="holds a fit of other data, or with another random_state; choose another run_dir"
     ):
         bype.ByPEVAE(**TINY, run_dir=tmp_path / "run").fit(X + 1)
-    with pytest.raises(RunError, match="components: 6 there, 7 here"):
+    with pytest.raises(
+        RunError, match=r"components: 6 there, 7 here\); choose another run_dir, or the parameters of the"
+    ):
         bype.ByPEVAE(**{**TINY, "n_pseudopoints": 7}, run_dir=tmp_path / "run").fit(X)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
@@ -705,6 +707,12 @@ def test_an_interrupt_stops_a_fit(tmp_path):
     timed = f"import threading, os, signal; threading.Timer(8, os.kill, (os.getpid(), signal.SIGINT)).start(); {script}"
     done = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, timeout=120, check=False)
     assert done.stderr.splitlines()[-1].startswith("KeyboardInterrupt")
+
+
+def test_images_for_a_model_of_a_table_are_refused_by_their_shape():
+    vae = bype.ByPEVAE(**TINY).fit(table())
+    with pytest.raises(ValueError, match=r"of shape \(4, 5\), fitted were rows of a table \(float32\) of shape \(4,\)"):
+        vae.transform(table(60).reshape(3, 4, 20)[..., :5])
 
 
 def test_what_people_try_is_answered():

@@ -353,7 +353,8 @@ def _require_usable(store: "Store") -> None:
 
     require_normal(store)
     if (count := store.manifest.splits["train"].num_rows) < _FEWEST:
-        raise UsageError(f"{store.manifest.source} leaves {count} to train on; give at least 10 examples")
+        total = counted(sum(split.num_rows for split in store.manifest.splits.values()), "example")
+        raise UsageError(f"{store.manifest.source} has {total}, of which {count} can be trained on; give at least 10")
     if "validation" not in store.manifest.splits:
         raise UsageError(
             f"{store.manifest.source} leaves no example to validate with; give more, or mend what was skipped"
