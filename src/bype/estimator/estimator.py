@@ -239,7 +239,11 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         return np.concatenate([layout.to_user(examples), layout.to_user(made)]), np.concatenate([labels, labels])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the estimator to a new folder: a run directory, which the commands and ``TrainedRun.open`` read too."""
+        """Write the estimator to a new folder: a run directory without the data.
+
+        ``bype sample``, ``bype embed --data`` and ``TrainedRun.open`` read it too. Commands that need the training data
+        do not: fit with ``run_dir`` for these.
+        """
         check_is_fitted(self)
         self._fitted.save(Path(path))
 
