@@ -129,15 +129,48 @@ def test_only_the_same_command_resumes_a_fit(digits, tmp_path, capsys):
     assert "holds a fit with data" in capsys.readouterr().err
     assert fit(tmp_path / "nowhere", tmp_path / "run", "--quiet") == 1
     assert fit(few, tmp_path / "run", "--seed", "5") == 1
-    assert "with seed 0, not 5; choose another --out" in capsys.readouterr().err
+    assert "with --seed 0, not 5; choose another --out" in capsys.readouterr().err
     assert main(["evaluate", str(tmp_path / "run"), "--samples", "2", "--images", "1"]) == 0
     request = json.loads((tmp_path / "run" / "fit.json").read_text())
     assert request.pop("latent_dim") is None
-    (tmp_path / "run" / "fit.json").write_text(json.dumps(request))  # as it was before it could be set
+    assert request.pop("points_start") == "examples"
+    assert len(request.pop("files")) == 64
+    (tmp_path / "run" / "fit.json").write_text(json.dumps(request))  # as it was once
     assert fit(few, tmp_path / "run") == 0  # and measures again what was measured with fewer draws
     again = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert again["evaluations"][0]["density"]["num_samples"] == 500
     assert json.loads(before)["evaluations"][0]["density"]["num_samples"] == 500
+
+
+def write_table(path, count):
+    path.write_text("a,b,kind\n" + "".join(f"{k % 7},{k * k % 11},{'xy'[k % 2]}\n" for k in range(count)))
+    return path
+
+
+def test_changed_data_are_not_shown_with_old_results(tmp_path, capsys):
+    table, run = write_table(tmp_path / "t.csv", 60), tmp_path / "my run"
+    assert fit(table, run, "--label", "kind", "--seed", "3") == 0
+    write_table(table, 80)
+    capsys.readouterr()
+    assert fit(table, run, "--label", "kind", "--seed", "3") == 1
+    said = capsys.readouterr().err
+    assert f"{table} has changed since this fit began; choose another --out." in said
+    before = (run / "fit.json").read_bytes()
+    assert main(shlex.split(said.split("as they were: bype ")[1])) == 0
+    assert (run / "fit.json").read_bytes() == before
+    table.unlink()  # then nobody knows
+    assert fit(table, run, "--label", "kind", "--seed", "3") == 0
+
+
+def test_changed_files_of_a_folder_are_noticed_but_not_those_of_the_run(digits, tmp_path, capsys):
+    few = save_images(tmp_path / "few", [np.asarray(Image.open(name)) for name in sorted(digits.iterdir())[:20]])
+    (few / "circle").symlink_to(few)
+    assert fit(few, few / "run") == 0
+    (few / ".hidden").write_text("by a file browser")
+    assert fit(few, few / "run") == 0
+    (few / "3.png").touch()
+    assert fit(few, few / "run") == 1
+    assert "has changed since this fit began" in capsys.readouterr().err
 
 
 def test_fewer_rows_than_columns_leave_noise_to_the_linear_model(tmp_path):
@@ -163,6 +196,21 @@ def test_the_printed_commands_can_be_used(digits, tmp_path, capsys):
     assert main([*words[1:-1], str(tmp_path / "embedding")]) == 0
 
 
+def test_a_fit_that_has_ended_is_shown_and_not_resumed(tmp_path, capsys):
+    table, run = write_table(tmp_path / "t.csv", 60), tmp_path / "run"
+    assert fit(table, run, "--label", "kind") == 0
+    first = capsys.readouterr().out
+    assert "training a VAE" in first
+    assert f"bype score {run} --out scores.csv" in first
+    assert f"bype audit {run}" in first
+    assert fit(table, run, "--label", "kind") == 0
+    again = capsys.readouterr().out
+    assert again.startswith(f"{run} is trained already; showing its results. To train longer, choose another --out")
+    assert "resuming" not in again
+    assert "training a VAE" not in again
+    assert again.split("on 6 test examples")[1] == first.split("on 6 test examples")[1]
+
+
 def test_a_request_that_was_never_begun_is_replaced(digits, tmp_path):
     """As after a kill just after the request was written."""
     run, store = tmp_path / "run", tmp_path / "store"
@@ -176,10 +224,50 @@ def test_a_request_that_was_never_begun_is_replaced(digits, tmp_path):
     assert fit(store, run) == 0
 
 
+def test_a_mistake_before_training_can_be_mended(tmp_path, capsys, monkeypatch):
+    table, run = write_table(tmp_path / "t.csv", 60), tmp_path / "run"
+    assert fit(table, run, "--label", "kind", "--latent-dim", "0") == 1
+    assert "--latent-dim must be at least 1, not 0" in capsys.readouterr().err
+    assert not run.exists()
+    with monkeypatch.context() as patch:  # as if there were no memory for so many
+        patch.setattr("bype.run.choice.suitable_config", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            fit(table, run, "--label", "kind", "--latent-dim", "9")
+    assert (run / "store").exists()
+    assert fit(table, run, "--label", "kind", "--seed", "1") == 1  # it divided the data into splits
+    assert main(["fit", str(run / "store"), "--out", str(run), "--minutes", "0.04", "--latent-dim", "1"]) == 0
+    kept = json.loads((run / "fit.json").read_text())
+    assert (kept["minutes"], kept["latent_dim"], kept["label"], kept["data"]) == (0.04, 1, "kind", str(table))
+
+
+def test_a_fit_killed_while_it_wrote_its_request_begins_again(tmp_path, capsys):
+    table, run = write_table(tmp_path / "t.csv", 60), tmp_path / "run"
+    run.mkdir()
+    (run / ".fit.json.0a1b2c3d.partial").write_text("{")
+    (run / "letter.txt").write_text("dear")
+    assert fit(table, run, "--label", "kind") == 1
+    assert "exists and is not empty" in capsys.readouterr().err
+    (run / "letter.txt").unlink()
+    assert fit(table, run, "--label", "kind") == 0
+    assert not list(run.glob(".fit.json.*"))
+
+
+def test_points_can_start_as_noise(tmp_path, capsys):
+    table, run = write_table(tmp_path / "t.csv", 60), tmp_path / "run"
+    assert fit(table, run, "--label", "kind", "--points-start", "noise") == 0
+    assert "--label" not in capsys.readouterr().out
+    assert TrainedRun.open(run).config.points_start == "noise"
+    assert fit(table, run, "--label", "kind") == 1
+    assert "holds a fit with --points-start noise, not examples" in capsys.readouterr().err
+    assert main(["sample", str(run), "--label", "x", "--out", str(tmp_path / "x.csv")]) == 1
+    assert "no class has points of its own" in capsys.readouterr().err
+
+
 def test_too_few_rows_can_be_mended(tmp_path, capsys):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n2,3\n3,5\n")
     assert fit(tmp_path / "t.csv", tmp_path / "run") == 1
-    assert "give" in capsys.readouterr().err
+    said = "table t.csv has 3 examples, of which 1 can be trained on; give at least 10"
+    assert said in capsys.readouterr().err
     (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{k},{k * k}\n" for k in range(40)))
     assert fit(tmp_path / "t.csv", tmp_path / "run") == 0
 
@@ -204,4 +292,4 @@ def test_the_number_of_latents_can_be_set(digits, tmp_path, capsys):
     assert read_results(tmp_path / "run").evaluations[0].density.negative_log_likelihood.value < 1e4
     capsys.readouterr()
     assert fit(few, tmp_path / "run") == 1
-    assert "holds a fit with latent_dim 60, not unset" in capsys.readouterr().err
+    assert "holds a fit with --latent-dim 60, not unset" in capsys.readouterr().err

@@ -170,7 +170,10 @@ def test_tables(tmp_path):
         ("a,b\n1,2\n3,x\n", "line 3: column 'b' holds 'x'.*--label"),
         ("a,b\n1,2\n3\n", "line 3: 1 cells instead of 2"),
         ("a,b\n1,\n", "line 2: column 'b' holds ''"),
-        ("a,b\n1,nan\n", "not a number"),
+        ("a,b\n1,nan\n", "not a number; .*SimpleImputer"),
+        ("a,b\n1,-inf\n", "holds '-inf', not a number; replace infinite values by numbers, or by nan and then impute$"),
+        ("a,b\n1,1e39\n", "replace infinite values"),
+        ('a,b\n1,"1,001"\n', "turn dates into numbers, and remove thousands separators"),
         ("a,b\n", "no lines"),
         ("", "is empty"),
         ("\n\n", "is empty"),
@@ -202,6 +205,17 @@ def test_the_first_line_is_names_or_an_example(tmp_path, text, names):
     manifest, splits = contents(tmp_path / "store")
     assert manifest.names == names
     assert sorted(splits["train"][0].tolist()) == [[1, 2], [3, 4]]
+
+
+def test_infinite_numbers_in_arrays_are_no_gaps(tmp_path):
+    rows = np.ones((30, 2))
+    rows[4] = np.nan, np.inf
+    rows[7] = np.nan
+    for name, remedy in (("both", "replace infinite values by numbers"), ("gaps", "SimpleImputer")):
+        np.save(tmp_path / f"{name}.npy", rows)
+        with pytest.raises(SourceError, match=f"not finite; .*{remedy}"):
+            prepare(tmp_path / f"{name}.npy", tmp_path / "store")
+        rows[4] = 1
 
 
 def test_an_empty_label_is_no_class(tmp_path):

@@ -161,7 +161,9 @@ def test_the_same_call_gives_the_same_model_with_and_without_a_run_directory(tmp
         ValueError, match="holds a fit of other data, or with another random_state; choose another run_dir"
     ):
         bype.ByPEVAE(**TINY, run_dir=tmp_path / "run").fit(X + 1)
-    with pytest.raises(RunError, match="components: 6 there, 7 here"):
+    with pytest.raises(
+        RunError, match=r"components: 6 there, 7 here\); choose another run_dir, or the parameters of the"
+    ):
         bype.ByPEVAE(**{**TINY, "n_pseudopoints": 7}, run_dir=tmp_path / "run").fit(X)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
@@ -481,6 +483,27 @@ def test_a_store_without_validation_gives_the_last_model(tmp_path):
         vae.fit(tmp_path / "one")
 
 
+def test_a_table_in_a_file_has_a_column_of_labels(tmp_path):
+    X, kinds = table(), np.array(["round", "long"])[np.arange(120) % 2]
+    pd.DataFrame(X, columns=list("abcd")).assign(kind=kinds).to_csv(tmp_path / "t.csv", index=False)
+    vae = bype.ByPEVAE(**TINY).fit(tmp_path / "t.csv", y="kind")
+    assert vae.config_.labelled
+    assert vae.feature_names_in_.tolist() == list("abcd")
+    assert vae.sample(2, "round").shape == (2, 4)
+    assert vae.score_samples(tmp_path / "t.csv").shape == (120,)
+    for y, message in (
+        (None, "column 'kind' holds 'round', not a number; name it with y if it is the label"),
+        ("knd", "no column 'knd'; it has a, b, c, d, kind; did you mean 'kind'"),
+        (kinds, "leave y out"),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            vae.fit(tmp_path / "t.csv", y=y)
+        assert "--" not in str(error.value)
+    np.save(tmp_path / "x.npy", X)
+    with pytest.raises(ValueError, match="y is for tables; labels of arrays"):
+        vae.fit(tmp_path / "x.npy", y="kind")
+
+
 def test_a_table_in_a_file_brings_its_names(tmp_path):
     lines = ["length,mass", *(f"{a},{b}" for a, b in table()[:, :2])]
     (tmp_path / "table.csv").write_text("\n".join(lines))
@@ -579,6 +602,25 @@ def test_samples_of_a_class():
         bype.ByPEVAE(**TINY).fit(X).sample(1, "one")
 
 
+def test_points_that_start_as_noise_copy_no_example(tmp_path):
+    X, y = table(), np.arange(120) % 2
+    vae = clone(bype.ByPEVAE(**TINY, points_start="noise", run_dir=tmp_path / "run")).fit(X, y)
+    assert (vae.config_.points_start, vae.config_.labelled) == ("noise", False)
+    with pytest.raises(ValueError, match="start as noise have no classes; fit with points_start='examples'"):
+        vae.sample(1, 0)
+    assert bype.ByPEVAE.load(tmp_path / "run").points_start == "noise"
+    with pytest.raises(RunError, match="points_start: noise there, examples here"):
+        bype.ByPEVAE(**TINY, run_dir=tmp_path / "run").fit(X, y)
+    with pytest.raises(ValueError, match="'points_start' parameter"):
+        bype.ByPEVAE(points_start="nothing").fit(X)
+    bype.ByPEVAE(**TINY).fit(X).save(tmp_path / "saved")
+    about = tmp_path / "saved" / "estimator.json"
+    now = about.read_text()
+    assert '  "points_start": "examples",\n' in now
+    about.write_text(now.replace('  "points_start": "examples",\n', ""))  # as it was written once
+    assert bype.ByPEVAE.load(tmp_path / "saved").points_start == "examples"
+
+
 def test_a_class_whose_only_example_was_held_out_is_called_by_its_name(tmp_path, capsys):
     X = table(60)
     y = np.array(["a", "b"] * 30)
@@ -665,6 +707,12 @@ def test_an_interrupt_stops_a_fit(tmp_path):
     timed = f"import threading, os, signal; threading.Timer(8, os.kill, (os.getpid(), signal.SIGINT)).start(); {script}"
     done = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, timeout=120, check=False)
     assert done.stderr.splitlines()[-1].startswith("KeyboardInterrupt")
+
+
+def test_images_for_a_model_of_a_table_are_refused_by_their_shape():
+    vae = bype.ByPEVAE(**TINY).fit(table())
+    with pytest.raises(ValueError, match=r"of shape \(4, 5\), fitted were rows of a table \(float32\) of shape \(4,\)"):
+        vae.transform(table(60).reshape(3, 4, 20)[..., :5])
 
 
 def test_what_people_try_is_answered():

@@ -1,4 +1,4 @@
-"""Flips and shifts are chosen where the images themselves are flipped and shifted."""
+"""The config suits the data: flips and shifts are chosen where the images themselves are flipped and shifted."""
 
 import numpy as np
 import pytest
@@ -22,6 +22,15 @@ def gloves(count: int, *, flipped: bool, shifted: int) -> np.ndarray:
     moves = random.integers(-shifted, shifted + 1, (count, 2))
     images = np.stack([np.roll(image, move, axis=(0, 1)) for image, move in zip(images, moves, strict=True)])
     return np.clip(images, 0, 255).astype(np.uint8)
+
+
+def test_points_that_start_as_noise_have_no_classes(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).normal(size=(60, 4)), y=np.arange(60) % 2)
+    prepare(tmp_path / "x.npz", tmp_path / "store")
+    store = Store(tmp_path / "store")
+    assert suitable_config(store, "2 epochs", seed=0).labelled
+    config = suitable_config(store, "2 epochs", seed=0, points_start="noise")
+    assert (config.points_start, config.labelled) == ("noise", False)
 
 
 @pytest.mark.parametrize(("flipped", "shifted"), [(False, 0), (True, 0), (False, 2)])

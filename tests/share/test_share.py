@@ -195,7 +195,7 @@ def test_a_model_whose_audit_found_copies_is_shared_with_a_warning(bype_run, tmp
     write_audit(bype_run, dataclasses.replace(found, groups=groups))
     assert main(["share", str(bype_run), "--out", str(tmp_path / "shared")]) == 0
     assert "gives training examples away" in capsys.readouterr().err
-    with pytest.warns(AuditWarning, match="--points-start noise"):
+    with pytest.warns(AuditWarning, match="bype fit --points-start noise"):
         run.push_to_hub(NAME)
 
 

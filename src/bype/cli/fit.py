@@ -1,13 +1,16 @@
 """From the data of a user to a report, in one go."""
 
 import dataclasses
+import hashlib
 import math
+import os
 import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -43,6 +46,9 @@ class _Fit:
     latent_dim: MaybeCount = None
     """Set the dimensions of the latent space; more of them give better likelihoods and reconstructions, and worse
     samples. If left out: 40, or half the columns of a table, and at most a fifth of the training examples"""
+    points_start: Literal["examples", "noise"] = "examples"
+    """Start pseudo-points as training examples, or as noise, which copies none: choose noise for private data. Then
+    no class has points of its own, and bype sample --label does not work"""
     seed: int = 0
     """Set the seed of all random numbers"""
 
@@ -57,6 +63,8 @@ def fit(words: list[str]) -> int:
     )
     if not 0 < options.minutes <= _MAX_MINUTES:
         raise UsageError(f"--minutes must be positive, and at most {_MAX_MINUTES:,} (a year), not {options.minutes}")
+    if options.latent_dim is not None and options.latent_dim < 1:
+        raise UsageError(f"--latent-dim must be at least 1, not {options.latent_dim}")
     from bype.console import progress_bar
     from bype.data.files import write_atomic
     from bype.distributed import place_among_processes
@@ -68,23 +76,39 @@ def fit(words: list[str]) -> int:
     from bype.run.choice import length_of, suitable_config
     from bype.run.directory import read_config
     from bype.run.opened import TrainedRun
-    from bype.training.display import display_here
+    from bype.training.display import Display, display_here
     from bype.training.loop import train
 
     if place_among_processes()[1] > 1:
         raise UsageError("bype fit is for one process; under torchrun use bype data prepare, train and evaluate")
+    request, is_trained = _Request.of(options), False
     if (options.out / "store").exists() or (options.out / "config.json").exists():
-        _require_same_request(options)
-        say(f"resuming {options.out}")
-    store = _store(options)
+        request = _require_same_request(options, request)
+        if is_trained := _is_trained(options.out):
+            say(
+                f"{options.out} is trained already; showing its results. To train longer, choose another --out and "
+                f"more --minutes."
+            )
+        else:
+            say(f"resuming {options.out}")
+    store = _store(options, request)
     if (options.out / "config.json").exists():
         config, _ = read_config(options.out)
     else:
-        config = suitable_config(store, length_of(options.minutes), options.seed, latent_dim=options.latent_dim)
-    start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
-    length = counted(round(60 * options.minutes) or 1, "second")
-    say(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {length}")
-    outcome = train(config, store.folder, options.out, display_here())
+        config = suitable_config(
+            store,
+            length_of(options.minutes),
+            options.seed,
+            latent_dim=options.latent_dim,
+            points_start=options.points_start,
+        )
+        if (options.out / _REQUEST).exists() or _is_free(options.out):  # not into a folder that training may refuse
+            _write_request(options.out, request)
+    if not is_trained:
+        start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
+        length = counted(round(60 * options.minutes) or 1, "second")
+        say(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {length}")
+    outcome = train(config, store.folder, options.out, Display() if is_trained else display_here())
     if outcome.state == "stopped":
         say(f"stopped at step {outcome.step}. To resume, run the same command.")
         result(run=options.out, state=outcome.state, step=outcome.step)
@@ -117,6 +141,8 @@ def fit(words: list[str]) -> int:
         print(f"  bype sample {folder} --label {name} --out class{Path(plate).suffix}")
     print(f"  bype coreset {folder} --out coreset")
     print(f"  bype embed {folder} --out embedding")
+    print(f"  bype score {folder} --out scores.csv")
+    print(f"  bype audit {folder}  # before you share the model")
     print(f"  bype evaluate {folder}  # slower, and more exact")
     return 0
 
@@ -159,49 +185,115 @@ class _Request:
     label: str | None
     seed: int
     latent_dim: int | None
+    points_start: Literal["examples", "noise"]
+    files: str | None
+    """Changes with the files that the data are in; None if they are not known."""
 
     @classmethod
     def of(cls, options: _Fit) -> "_Request":
         from bype.data.sources.hub import PREFIX
 
         data = options.data if options.data.startswith(PREFIX) else str(Path(options.data).absolute())
-        return cls(data, options.minutes, options.size, options.label, options.seed, options.latent_dim)
+        files = _digest(Path(data), options.out)
+        given = {name: getattr(options, name) for name in ("size", "label", "seed", *_ABOUT_TRAINING)}
+        return cls(data=data, files=files, **given)
 
 
-def _require_same_request(options: _Fit) -> None:
-    """Refuse to resume a fit of other data or settings, whose results would be taken for those that were asked for."""
+_ABOUT_DATA = ("data", "files", "size", "label")
+_ABOUT_TRAINING = ("minutes", "latent_dim", "points_start")
+_ADDED = {"latent_dim": None, "points_start": "examples", "files": None}
+"""Fields that older requests do not have."""
+
+
+def _digest(place: Path, out: Path) -> str | None:
+    """Return a digest of the names, sizes and times of a file, or of all files below a folder that are not hidden.
+
+    A store never changes, and data on the hub have a revision: for these it is None, and if there is no such place.
+    """
+    from bype.data.store import is_store
+
+    if not place.exists() or is_store(place):
+        return None
+    found = [place] if place.is_file() else []
+    seen = {os.path.realpath(out)}  # it may be below the data
+    for folder, folders, names in os.walk(place, followlinks=True):
+        inner = {name: os.path.realpath(Path(folder, name)) for name in sorted(folders) if not name.startswith(".")}
+        folders[:] = [name for name, real in inner.items() if real not in seen]  # links may lead in a circle
+        seen.update(inner.values())
+        found += [Path(folder, name) for name in names if not name.startswith(".")]
+    stats = {path: path.stat() for path in sorted(found) if path.exists()}
+    lines = [f"{path.relative_to(place)} {stat.st_size} {stat.st_mtime_ns}\n" for path, stat in stats.items()]
+    return hashlib.sha256(os.fsencode("".join(lines))).hexdigest()
+
+
+def _require_same_request(options: _Fit, asked: _Request) -> _Request:
+    """Refuse to resume a fit of other data or settings, whose results would be taken for those that were asked for.
+
+    Return the request to keep: the store of a run may stand for the data that it was made from.
+    """
     from bype.data.decode import decode_file
 
     path = options.out / _REQUEST
     if not path.exists():
-        return  # killed just before it was written
-    saved, asked = decode_file(_Request, path, _with_latent_dim), _Request.of(options)
-    for name in (field.name for field in dataclasses.fields(_Request)):
+        return asked  # killed just before it was written
+    saved = decode_file(_Request, path, lambda fields: {**_ADDED, **fields} if isinstance(fields, dict) else fields)
+    if _is_own_store(options):
+        asked = dataclasses.replace(asked, **{name: getattr(saved, name) for name in _ABOUT_DATA})
+    if asked.files is None or saved.files is None:
+        asked = dataclasses.replace(asked, files=saved.files)
+    may_change = () if (options.out / "config.json").exists() else _ABOUT_TRAINING  # nothing is trained yet
+    for name in (field.name for field in dataclasses.fields(_Request) if field.name not in may_change):
         before, now = getattr(saved, name), getattr(asked, name)
-        if before != now and not (name == "data" and _is_own_store(options)):
+        if before != now and name == "files":
+            raise UsageError(
+                f"{options.data} has changed since this fit began; choose another --out. "
+                f"To use the data as they were: {_command_for_own_store(options)}"
+            )
+        if before != now:
             before, now = ("unset" if value is None else value for value in (before, now))
             raise UsageError(
-                f"{options.out} holds a fit with {name} {before}, not {now}; "
+                f"{options.out} holds a fit with {name if name == 'data' else _flag(name)} {before}, not {now}; "
                 f"choose another --out, or run the command that began it"
             )
+    return asked
 
 
-def _with_latent_dim(fields: Any) -> Any:
-    """Return the fields of a request from before the number of latents could be set."""
-    return {"latent_dim": None, **fields} if isinstance(fields, dict) else fields
+def _command_for_own_store(options: _Fit) -> str:
+    """Return the command that resumes a fit with its store."""
+    words = [str(options.out / "store"), "--out", str(options.out), "--minutes", str(options.minutes)]
+    for name in ("seed", "latent_dim", "points_start"):
+        if (value := getattr(options, name)) != getattr(_Fit, name):
+            words += [_flag(name), str(value)]
+    return shlex.join(["bype", "fit", *words])
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _is_trained(out: Path) -> bool:
+    """Tell whether the training in a folder has come to its end."""
+    from bype.data.files import read_json
+
+    status = read_json(out / "status.json") if (out / "status.json").exists() else None
+    return isinstance(status, dict) and status.get("state") == "finished"
 
 
 def _is_own_store(options: _Fit) -> bool:
-    """Tell whether the data are the store that the run was trained on, at another place."""
+    """Tell whether the data are the store in the run's folder, or the one that it was trained on, at another place."""
     from bype.data.store import Store, is_store
     from bype.run.directory import read_config
 
-    if not (is_store(options.data) and (options.out / "config.json").exists()):
+    if not is_store(options.data):
+        return False
+    if os.path.realpath(options.data) == os.path.realpath(options.out / "store"):
+        return True
+    if not (options.out / "config.json").exists():
         return False
     return read_config(options.out)[1].fingerprint == Store(Path(options.data)).manifest.fingerprint
 
 
-def _store(options: _Fit) -> "Store":
+def _store(options: _Fit, request: _Request) -> "Store":
     """Open the store, or make it."""
     from bype.console import progress_bar
     from bype.data.prepare import prepare, with_workable_size
@@ -213,28 +305,24 @@ def _store(options: _Fit) -> "Store":
         if options.size is not None or options.label is not None:
             raise UsageError("a store is prepared already; leave out --size and --label")
         _require_usable(Store(options.data))
-        if not options.out.exists() or all(path.name == _REQUEST for path in options.out.iterdir()):
-            _write_request(options)  # not into a folder that training may refuse
         return Store(options.data)
     folder = options.out / "store"
     if folder.exists():
         return Store(folder)
-    if options.out.exists() and any(
-        path.name not in (_REQUEST, partial_of(folder).name) for path in options.out.iterdir()
-    ):
+    if not _is_free(options.out):
         raise UsageError(f"{options.out} exists and is not empty; choose another --out")
     asked = SourceOptions(label=options.label, size=options.size)
     chosen = with_workable_size(options.data, asked)
     if chosen.size != asked.size:
         say(f"images are cropped and resized to {chosen.size} x {chosen.size} pixels; --size sets another size")
     options.out.mkdir(parents=True, exist_ok=True)
-    _write_request(options)  # before the store, so that no other command can take it for its own
+    _write_request(options.out, request)  # before the store, so that no other command can take it for its own
     is_ours = False
     try:
         with progress_bar("preparing") as report:
             prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
         is_ours = True
-        _write_request(options)  # again: a command that was refused meanwhile may have written its own
+        _write_request(options.out, request)  # again: a command that was refused meanwhile may have written its own
         say_skipped(prepared.skipped)
         say_unused(prepared.unused)
         _require_usable(Store(folder))
@@ -250,20 +338,31 @@ def _store(options: _Fit) -> "Store":
     return Store(folder)
 
 
+def _is_free(out: Path) -> bool:
+    """Tell whether a folder holds no more than what a fit writes before it trains."""
+    from bype.data.writer import partial_of
+
+    ours = (_REQUEST, "store", partial_of(out / "store").name)
+    return not out.exists() or all(
+        path.name in ours or fnmatch(path.name, f".{_REQUEST}.*.partial") for path in out.iterdir()
+    )
+
+
 def _require_usable(store: "Store") -> None:
     from bype.run.choice import require_normal
 
     require_normal(store)
     if (count := store.manifest.splits["train"].num_rows) < _FEWEST:
-        raise UsageError(f"{store.manifest.source} leaves {count} to train on; give at least 10 examples")
+        total = counted(sum(split.num_rows for split in store.manifest.splits.values()), "example")
+        raise UsageError(f"{store.manifest.source} has {total}, of which {count} can be trained on; give at least 10")
     if "validation" not in store.manifest.splits:
         raise UsageError(
             f"{store.manifest.source} leaves no example to validate with; give more, or mend what was skipped"
         )
 
 
-def _write_request(options: _Fit) -> None:
+def _write_request(out: Path, request: _Request) -> None:
     from bype.data.files import to_json, write_atomic
 
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_atomic(options.out / _REQUEST, to_json(dataclasses.asdict(_Request.of(options))))
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / _REQUEST, to_json(dataclasses.asdict(request)))

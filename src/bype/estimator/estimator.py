@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerMixin, clone
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted
 from torch import Tensor
 
 from bype.data.files import FileError
 from bype.estimator.fitted import ABOUT, Fitted, Parameters
 from bype.estimator.fitting import device_of, fit_examples, seed_of
-from bype.estimator.inputs import examples_to_fit, examples_to_use
+from bype.estimator.inputs import errors_in_python, examples_to_fit, examples_to_use
 from bype.evaluation.generation import generate_like, sample
 from bype.evaluation.pseudopoints import require_points_of_class
 from bype.evaluation.scores import Scorer
@@ -41,6 +41,9 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     latent_dim
         The dimensions of the latent space. If left out: 40 for images, half the columns of a table and at most 40,
         and never more than a fifth of the training examples.
+    points_start
+        ``examples``, or ``noise`` for private data: then pseudo-points start as noise, which copies no example, and no
+        class has points of its own, whatever ``y`` is.
     max_epochs
         Train for this many passes over the data. The best model on a tenth of the data, drawn at random, is kept.
     max_minutes
@@ -87,6 +90,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_pseudopoints": [Interval(Integral, 1, None, closed="left")],
         "latent_dim": [Interval(Integral, 1, None, closed="left"), None],
+        "points_start": [StrOptions({"examples", "noise"})],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
         "max_minutes": [Interval(Real, 0, None, closed="neither"), None],
         "contamination": [Interval(Real, 0, 0.5, closed="right")],
@@ -102,6 +106,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         n_pseudopoints: int = 500,
         *,
         latent_dim: int | None = None,
+        points_start: str = "examples",
         max_epochs: int = 100,
         max_minutes: float | None = None,
         contamination: float = 0.1,
@@ -113,6 +118,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     ) -> None:
         self.n_pseudopoints = n_pseudopoints
         self.latent_dim = latent_dim
+        self.points_start = points_start
         self.max_epochs = max_epochs
         self.max_minutes = max_minutes
         self.contamination = contamination
@@ -132,13 +138,16 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
             channels first or last, in bytes or as floats in [0, 1]. Or a path or a store, all that ``bype fit`` takes.
         y
             (N,), class labels: text or whole numbers, which may be floats. Each class gets its own pseudo-points, which
-            only its examples move, unless there are fewer than two points for each class. Anything else is ignored,
-            such as the target of a regression.
+            only its examples move, unless points start as noise, or there are fewer than two for each class. Anything
+            else is ignored, such as the target of a regression. For a path to a table: the name of its label column;
+            labels are then text.
         """
         self._validate_params()
-        given = examples_to_fit(clone(self), X, y)  # so that this estimator changes only when all is done
         run_dir = None if self.run_dir is None else Path(self.run_dir)
-        self._become(fit_examples(given, self._parameters(), run_dir))
+        with errors_in_python():
+            given = examples_to_fit(clone(self), X, y)  # so that this estimator changes only when all is done
+            fitted = fit_examples(given, self._parameters(), run_dir)
+        self._become(fitted)
         return self
 
     def transform(self, X: Any) -> NDArray[np.float64]:
@@ -230,7 +239,11 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         return np.concatenate([layout.to_user(examples), layout.to_user(made)]), np.concatenate([labels, labels])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the estimator to a new folder: a run directory, which the commands and ``TrainedRun.open`` read too."""
+        """Write the estimator to a new folder: a run directory without the data.
+
+        ``bype sample``, ``bype embed --data`` and ``TrainedRun.open`` read it too. Commands that need the training data
+        do not: fit with ``run_dir`` for these.
+        """
         check_is_fitted(self)
         self._fitted.save(Path(path))
 
@@ -262,6 +275,8 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
 
     def _class_number(self, y: Any) -> int:
         classes = list(self._fitted.about.labels())
+        if self.config_.points_start == "noise":
+            raise ValueError("points that start as noise have no classes; fit with points_start='examples'")
         if not self.config_.labelled:
             why = self._fitted.why_no_labels
             given = f": y was not taken as class labels, because {why}" if why else ""

@@ -36,6 +36,7 @@ class Parameters:
 
     n_pseudopoints: int
     latent_dim: int | None
+    points_start: Literal["examples", "noise"]
     max_epochs: int
     max_minutes: float | None
     contamination: float
@@ -124,12 +125,19 @@ class Fitted:
         run = TrainedRun.open(folder)
         if not (folder / ABOUT).exists():
             raise FileError(f"{folder} is a run, but no saved estimator; open it with bype.TrainedRun.open")
-        about = decode_file(About, folder / ABOUT)
+        about = decode_file(About, folder / ABOUT, _with_points_start)
         if (about.layout.stored_shape, about.layout.dtype) != (run.data.shape, run.data.dtype):
             raise FileError(f"{folder / ABOUT} does not fit the model beside it; save the estimator again")
         numbers = {name: value.numpy() for name, value in run.model.state_dict().items()}
         coreset = _read_coreset(folder / _CORESET, about, run.config)
         return cls(run.config, run.data, run.step, numbers, about, coreset, folder)
+
+
+def _with_points_start(fields: Any) -> Any:
+    """Return the fields of a file from before points could start as noise."""
+    if not (isinstance(fields, dict) and isinstance(fields.get("parameters"), dict)):
+        return fields
+    return {**fields, "parameters": {"points_start": "examples", **fields["parameters"]}}
 
 
 def model_of(

@@ -69,7 +69,9 @@ def fit_examples(given: Given, parameters: Parameters, run_dir: Path | None) -> 
     with _prepared(given, run_dir, seed) as store:
         if (num_train := store.manifest.splits["train"].num_rows) < MIN_EXAMPLES - 1:
             raise ValueError(f"fit needs at least {MIN_EXAMPLES - 1} samples to train on, not {num_train}; add some")
-        config = suitable_config(store, length, seed, parameters.n_pseudopoints, parameters.latent_dim)
+        config = suitable_config(
+            store, length, seed, parameters.n_pseudopoints, parameters.latent_dim, parameters.points_start
+        )
         display = display_here() if parameters.verbose else Display()
         outcome, step, numbers = _train(config, store, display, device, run_dir)
         data = DataIdentity.of(store)

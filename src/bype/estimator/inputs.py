@@ -2,7 +2,8 @@
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +17,14 @@ from torch import Tensor
 from bype.data.examples import as_model_input
 from bype.data.manifest import Manifest
 from bype.data.prepare import with_workable_size
-from bype.data.sources import Source, SourceOptions, open_source
+from bype.data.sources import Source, SourceError, SourceOptions, open_source
 from bype.data.sources.base import LARGEST_NUMBER, can_be_stored
 from bype.data.sources.memory import source_of
 from bype.data.store import Store, is_store
 from bype.estimator.labels import MISSING, labels_of
 from bype.estimator.layout import Layout
 from bype.evaluation.evaluate import default_split
+from bype.run.directory import RunError
 from bype.run.identity import different_column, own_names
 
 MIN_EXAMPLES = 3
@@ -44,12 +46,30 @@ class Given:
     """Why ``y`` was not taken as labels, if it was given."""
 
 
+_IN_PYTHON = {
+    "--label": "y",
+    "folder (--out), or run the command that began it": "run_dir, or the parameters of the fit that began it",
+    "another --out": "another run_dir",
+}
+
+
+@contextmanager
+def errors_in_python() -> Iterator[None]:
+    """Let errors name parameters of ``fit`` and of the estimator, instead of options of the command line."""
+    try:
+        yield
+    except (SourceError, RunError) as error:
+        text = str(error)
+        for of_commands, of_python in _IN_PYTHON.items():
+            text = text.replace(of_commands, of_python)
+        error.args = (text,)
+        raise
+
+
 def examples_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
     """Check what ``fit`` was given, and set ``n_features_in_`` and ``feature_names_in_`` of ``estimator``."""
     if _is_place(X):
-        if y is not None:
-            raise ValueError("a path or a store brings its own labels; leave y out")
-        return _place_to_fit(estimator, X)
+        return _place_to_fit(estimator, X, y)
     array = _array(estimator, X, None)
     layout = Layout.of_array(array)
     if len(array) < MIN_EXAMPLES:
@@ -113,14 +133,18 @@ def _store(X: Any) -> Store | None:
     return Store(X) if is_store(X) else None
 
 
-def _place_to_fit(estimator: BaseEstimator, X: Any) -> Given:
+def _place_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
     store = _store(X)
+    if y is not None and (store is not None or not isinstance(y, str)):
+        raise ValueError(
+            "a path or a store brings its own labels, and y can only name the label column of a table; leave y out"
+        )
     if store is not None:
         manifest = store.manifest
         shape, dtype, names, classes = manifest.shape, manifest.dtype, manifest.names, manifest.classes
         source = None
     else:
-        source = open_source(X, with_workable_size(X, SourceOptions()))
+        source = open_source(X, with_workable_size(X, SourceOptions(label=y)))
         shape, dtype, names, classes = source.shape, source.dtype, source.names, source.classes
     layout, names = Layout.of_store(shape, dtype), own_names(names)
     estimator.n_features_in_ = layout.num_features
@@ -139,7 +163,7 @@ def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[A
     if getattr(X, "ndim", 2) in (3, 4):
         array = np.asarray(X)
         array = array.astype(array.dtype.newbyteorder("="), copy=False)  # torch knows no other order of bytes
-        if fitted is not None and Layout.of_array(array) != fitted:
+        if fitted is not None and not (fitted.is_image and Layout.of_array(array) == fitted):
             kind = "images" if fitted.is_image else "rows of a table"
             raise ValueError(
                 f"X holds {array.dtype} examples of shape {array.shape[1:]}, "

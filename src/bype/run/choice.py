@@ -1,6 +1,7 @@
 """Choosing a config that suits the data: what ``bype fit`` and the estimator begin with."""
 
 import dataclasses
+from typing import Literal
 
 import torch
 
@@ -27,7 +28,12 @@ def length_of(minutes: float) -> str:
 
 
 def suitable_config(
-    store: Store, length: str, seed: int, components: int = MAX_COMPONENTS, latent_dim: int | None = None
+    store: Store,
+    length: str,
+    seed: int,
+    components: int = MAX_COMPONENTS,
+    latent_dim: int | None = None,
+    points_start: Literal["examples", "noise"] = "examples",
 ) -> TrainingConfig:
     """Choose settings that suit the data and the length.
 
@@ -44,6 +50,8 @@ def suitable_config(
     latent_dim
         The dimensions of the latent space. If left out: 40, or half the columns of a table, and a fifth of the
         training examples if that is fewer.
+    points_start
+        What pseudo-points start as. With noise, no class has points of its own.
     """
     require_normal(store)
     num_train = store.manifest.splits["train"].num_rows
@@ -57,7 +65,8 @@ def suitable_config(
         network="dense",
         likelihood="learned-gaussian" if is_image else "robust-gaussian",
         components=num_points,
-        labelled=2 <= len(store.manifest.classes) <= num_points // 2,
+        points_start=points_start,
+        labelled=points_start == "examples" and 2 <= len(store.manifest.classes) <= num_points // 2,
         batch_size=min(100, max(8, num_train // 5)),
         latent_dim=usual_dim if latent_dim is None else latent_dim,
         learning_rate=2e-3,

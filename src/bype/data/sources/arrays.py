@@ -14,7 +14,6 @@ from numpy.lib import format as npy_format
 
 from bype.data.sources.base import (
     CHUNK_BYTES,
-    FILL_GAPS,
     MAX_CLASSES,
     Chunk,
     Pool,
@@ -24,6 +23,7 @@ from bype.data.sources.base import (
     as_floats,
     can_be_stored,
     numbered,
+    remedy_for,
 )
 
 _EXAMPLE_NAMES = ("x", "images", "data", "features")
@@ -225,7 +225,8 @@ class _Arrays:
             rows = as_floats(rows) if dtype == "float32" else rows
             if dtype == "float32" and not (known := can_be_stored(rows)).all():
                 number = first + int(np.argmin(known.reshape(len(rows), -1).all(1)))
-                raise SourceError(f"{self.path}: example {number} holds a number that is not finite; {FILL_GAPS}")
+                remedy = remedy_for(rows[number - first])
+                raise SourceError(f"{self.path}: example {number} holds a number that is not finite; {remedy}")
             targets = None if label_stream is None else np.fromiter(islice(label_stream, len(rows)), np.int32)
             yield Chunk(rows, targets)
             first += len(rows)

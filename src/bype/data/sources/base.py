@@ -133,6 +133,8 @@ def require_distinct(file: Path, names: Collection[str]) -> None:
 
 FILL_GAPS = "fill gaps first, for instance with scikit-learn: SimpleImputer().fit_transform(table)"
 """What to do about a table with gaps."""
+REPLACE_INFINITE = "replace infinite values by numbers, or by nan and then impute"
+"""What to do about a table with numbers that are too large: scikit-learn fills gaps only."""
 
 
 LARGEST_NUMBER = 3e38
@@ -148,6 +150,11 @@ def as_floats(numbers: NDArray[Any]) -> NDArray[np.floating]:
 def can_be_stored(numbers: NDArray[np.floating]) -> NDArray[np.bool_]:
     """Tell which numbers are finite in float32."""
     return np.asarray(np.abs(numbers) < LARGEST_NUMBER)
+
+
+def remedy_for(numbers: NDArray[np.floating]) -> str:
+    """Say what to do about numbers of which some cannot be stored."""
+    return REPLACE_INFINITE if (np.abs(numbers) >= LARGEST_NUMBER).any() else FILL_GAPS
 
 
 def require_package(name: str) -> None:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from bype.data.decode import decode
 from bype.data.files import parse_json
 from bype.data.sources.base import (
-    FILL_GAPS,
     MAX_CLASSES,
     SPLIT_NAMES,
     Chunk,
@@ -24,6 +23,7 @@ from bype.data.sources.base import (
     as_floats,
     can_be_stored,
     numbered,
+    remedy_for,
     require_distinct,
     require_package,
     shares,
@@ -279,7 +279,8 @@ class _Table:
             part = as_floats(part)
             if not can_be_stored(part).all():
                 row = first + int(np.flatnonzero(~can_be_stored(part).all(1))[0])
-                raise SourceError(f"{file}: column {name!r}, row {row}: not a finite number; {FILL_GAPS}")
+                remedy = remedy_for(part[row - first])
+                raise SourceError(f"{file}: column {name!r}, row {row}: not a finite number; {remedy}")
             parts.append(part)
         return np.concatenate(parts, axis=1)
 

@@ -14,6 +14,7 @@ from bype.data.sources.base import (
     FILL_GAPS,
     LARGEST_NUMBER,
     MAX_CLASSES,
+    REPLACE_INFINITE,
     Chunk,
     Pool,
     Source,
@@ -27,8 +28,8 @@ from bype.suggestions import did_you_mean
 
 _GAPS = ("", "?", "-", "na", "n/a", "nan", "null", "none", "inf", "-inf")
 _ENCODE_TEXT = (
-    "name it with --label if it is the label, or turn text into numbers first, for instance with scikit-learn: "
-    "OneHotEncoder().fit_transform(table)"
+    "name it with --label if it is the label; turn dates into numbers, and remove thousands separators; turn other "
+    "text into numbers first, for instance with scikit-learn: OneHotEncoder().fit_transform(table)"
 )
 _CHUNK_LINES = 4096
 _CELL_BYTES = 40
@@ -139,8 +140,9 @@ class _Table:
             values = [_number(cell) for cell in cells]
             if None in values:
                 column, cell = self.features[values.index(None)], cells[values.index(None)]
-                remedy = FILL_GAPS if cell.strip().lower() in _GAPS else _ENCODE_TEXT
-                raise SourceError(f"{self.path}, line {line}: column {column!r} holds {cell!r}, not a number; {remedy}")
+                raise SourceError(
+                    f"{self.path}, line {line}: column {column!r} holds {cell!r}, not a number; {_remedy(cell)}"
+                )
             rows.append(values)  # type: ignore[arg-type]
             if len(rows) == most:
                 yield self._chunk(rows, labels)
@@ -170,6 +172,14 @@ def _is_header(path: Path, first: list[str]) -> bool:
             f"give the file a header line without numbers, and name the label column with --label; or use numbers only"
         )
     return True
+
+
+def _remedy(cell: str) -> str:
+    """Say what to do about a cell that holds no number."""
+    try:
+        return FILL_GAPS if math.isnan(float(cell)) else REPLACE_INFINITE
+    except ValueError:
+        return FILL_GAPS if cell.strip().lower() in _GAPS else _ENCODE_TEXT
 
 
 def _number(cell: str) -> float | None:
