@@ -89,11 +89,25 @@ def test_a_lock_that_holds_on_one_machine_alone_does_not_evict_the_holder_on_ano
     holder, other = RunLock(tmp_path), RunLock(tmp_path)
     holder.acquire()
     monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    monkeypatch.setattr(lock_module, "stale_seconds", lambda: 1.0)
+    monkeypatch.setattr(lock_module, "_BEAT_SECONDS", 0.0)
+    is_alive = True
+
+    def live():
+        while is_alive:
+            holder.beat()
+            time.sleep(0.05)
+
+    heart = threading.Thread(target=live)
+    heart.start()
     with pytest.raises(LockError, match=f"process {os.getpid()} on "):
         other.acquire()
+    is_alive = False
+    heart.join()
     assert holder.is_ours()
-    age(tmp_path, 120)
-    other.acquire()
+    start = time.monotonic()
+    other.acquire()  # waits for a holder that may be dead, until its heartbeat is too old
+    assert 0.5 < time.monotonic() - start < 10
     assert not holder.is_ours()
     holder.release()  # frees nothing that is not its own
     assert other.is_ours()

@@ -241,8 +241,8 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the estimator to a new folder: a run directory without the data.
 
-        ``bype sample``, ``bype embed --data`` and ``TrainedRun.open`` read it too. Commands that need the training data
-        do not: fit with ``run_dir`` for these.
+        ``bype sample``, ``bype embed --data``, ``bype score --data`` and ``TrainedRun.open`` read it too. Commands that
+        need the training data do not: fit with ``run_dir`` for these.
         """
         check_is_fitted(self)
         self._fitted.save(Path(path))

@@ -47,12 +47,15 @@ class RunLock:
         self._token = secrets.token_hex(16)
         self._descriptor: int | None = None
         self._last_beat = 0.0
+        self._may_be_dead = False
 
     def acquire(self) -> None:
         """Take the lock, or raise an error that says who holds it."""
-        deadline = time.monotonic() + self._patience
+        start = time.monotonic()
         while not self._try():
-            if time.monotonic() >= deadline:
+            # A job that was killed and starts again on another machine must not fail: its last heartbeat grows old.
+            patience = max(self._patience, stale_seconds() + 1) if self._may_be_dead else self._patience
+            if time.monotonic() - start >= patience:
                 raise LockError(self._holder())
             time.sleep(_POLL_SECONDS)
 
@@ -76,7 +79,8 @@ class RunLock:
         if found.st_size > 0 and now - found.st_mtime < stale_seconds():  # somebody has not released it, and may live
             here = f" on {socket.gethostname()}, token ".encode()
             # Some disks have no locks, and on others the locks of one machine do not hold on another.
-            is_locked = bool(is_locked) and here in _content(descriptor)
+            self._may_be_dead = is_locked is not False and here not in _content(descriptor)
+            is_locked = bool(is_locked) and not self._may_be_dead
         elif is_locked is None:
             is_locked = True
         try:
