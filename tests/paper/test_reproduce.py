@@ -234,6 +234,17 @@ def test_a_record_of_other_data_is_not_mixed_with_these(filled, stores, tmp_path
     assert "is of other data than the store; choose another --out" in printed
 
 
+def test_a_model_of_other_data_is_not_measured_on_these(filled, tmp_path, capsys):
+    """As if the command had been killed before it wrote the record, and the store were then prepared anew."""
+    image_store(tmp_path, count=800)
+    (tmp_path / "stores").mkdir()
+    (tmp_path / "store").rename(tmp_path / "stores" / "mnist")
+    out = Path(shutil.copytree(filled, tmp_path / "out", ignore=shutil.ignore_patterns("record.json")))
+    assert main(command(tmp_path / "stores", out, "table1", "--only", "mnist/vae/ours-500")) == 1
+    assert "was trained on other data than the store; choose another --out, or remove it" in capsys.readouterr().out
+    assert not list(out.glob("*/record.json"))
+
+
 def test_a_cell_that_fails_does_not_stop_the_others(stores, tmp_path, monkeypatch, capsys):
     tried = []
 

@@ -159,7 +159,9 @@ def _fill(
     """Train and measure what a cell still lacks, and write its record."""
     protocol, folder = protocol.of(cell.network), workplace / "run"
     config = config_of(cell, protocol)
-    if not _is_trained(folder, config):  # to call train again would describe this machine and not the one that trained
+    if not _is_trained(
+        folder, config, store
+    ):  # to call train again would describe this machine and not the one that trained
         _note_commit(workplace)
         outcome = train(config, store.folder, folder, display)
         if outcome.state != "finished" or outcome.signal is not None:  # there are other cells, and much to measure
@@ -182,9 +184,14 @@ def _fill(
     write_atomic(out / FILE_NAME, to_json({"cell": names, "protocol": protocol.name + cap, **found}))
 
 
-def _is_trained(folder: Path, config: TrainingConfig) -> bool:
+def _is_trained(folder: Path, config: TrainingConfig, store: Store) -> bool:
     status = folder / "status.json"
-    return status.exists() and read_json(status)["state"] == "finished" and read_config(folder)[0] == config
+    if not status.exists() or read_json(status)["state"] != "finished":
+        return False
+    trained, data = read_config(folder)
+    if data.fingerprint != store.manifest.fingerprint:
+        raise RunError(f"{folder} was trained on other data than the store; choose another --out, or remove it")
+    return trained == config
 
 
 def _is_measured(evaluation: Evaluation, protocol: Protocol, num_test: int) -> bool:
