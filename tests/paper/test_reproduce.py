@@ -245,12 +245,13 @@ def test_a_model_of_other_data_is_not_measured_on_these(filled, tmp_path, capsys
     assert not list(out.glob("*/record.json"))
 
 
-def test_a_cell_that_fails_does_not_stop_the_others(stores, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("kind", [RunError, ValueError])
+def test_a_cell_that_fails_does_not_stop_the_others(kind, stores, tmp_path, monkeypatch, capsys):
     tried = []
 
     def fail(config, *_):
         tried.append(config.prior)
-        raise RunError("the loss is not finite")
+        raise kind("the loss is not finite")
 
     monkeypatch.setattr(reproduce, "train", fail)
     assert main(command(stores, tmp_path / "out", "table1", "--only", "mnist/vae")) == 1
@@ -430,6 +431,9 @@ def test_seconds_of_an_epoch_leave_out_the_time_between_two_processes(tmp_path):
     ]  # b was slower to its first line
     lines = [json.dumps({"step": step, "seconds_in_process": s, "process": name}) for step, s, name in told]
     (tmp_path / "timings.jsonl").write_text("\n".join(lines))
+    assert seconds_per_epoch(tmp_path, 10) == 20.0
+    torn = lines[1][:20] + lines[0]  # the disk was full, and the next line follows without a break
+    (tmp_path / "timings.jsonl").write_text("\n".join([lines[1], torn, lines[2], lines[2][:9]]))
     assert seconds_per_epoch(tmp_path, 10) == 20.0
 
 

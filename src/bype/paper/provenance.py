@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,10 @@ def is_capped(config: Mapping[str, Any], epochs: float) -> bool:
 
 def seconds_per_epoch(run: Path, steps: int) -> float | None:
     """Return how long an epoch took on average, with validation and updates; None if that is not known."""
-    path = run / "timings.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    path, lines = run / "timings.jsonl", []
+    for text in path.read_text().splitlines() if path.exists() else ():
+        with suppress(ValueError):  # a full disk tears a line, and this mean can do without it
+            lines.append(json.loads(text))
     seconds = done = 0.0
     for before, after in itertools.pairwise(lines):
         passed, steps_apart = (after[name] - before[name] for name in ("seconds_in_process", "step"))

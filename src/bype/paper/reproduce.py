@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from bype.data.examples import StoreSource
-from bype.data.files import FileError, read_json, to_json, write_atomic
+from bype.data.files import read_json, to_json, write_atomic
 from bype.data.store import Store
 from bype.evaluation import generation
 from bype.evaluation.augmentation import classifier_error
@@ -78,7 +78,7 @@ def fill_cells(
             _fill_if_missing(cell, lines, protocol, stores / cell.data, out, tell, display, stage)
         except LockError as holder:
             tell(f"left out, {holder} is working on it")
-        except (RunError, FileError) as error:  # such as a loss that is not finite; other cells may do better
+        except (RunError, ValueError) as error:  # such as a loss that is not finite; other cells may do better
             tell(f"failed, {error}")
             failed += 1
     return failed
