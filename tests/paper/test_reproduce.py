@@ -17,9 +17,10 @@ from PIL import Image
 from bype.cli import main
 from bype.data.files import FileError
 from bype.paper import cost, provenance, reproduce
-from bype.paper.cells import FULL, REDUCED, Cell, config_of
+from bype.paper.cells import FULL, REDUCED, Cell, config_of, preparation
 from bype.paper.hours import Costs, Pace, hours, lines_of
 from bype.paper.items import ITEMS, Line, cells_of
+from bype.paper.output import write_item
 from bype.paper.page import BEGIN, END
 from bype.paper.provenance import is_capped, seconds_per_epoch
 from bype.paper.records import Records
@@ -104,7 +105,7 @@ def test_binarised_mnist_is_trained_as_mnist_is_but_on_bits():
 def test_grey_images_are_not_taken_for_binarised_mnist(stores, tmp_path, capsys):
     shutil.copytree(stores / "mnist", tmp_path / "stores" / "binarised-mnist")
     assert main(command(tmp_path / "stores", tmp_path / "out", "binarised", "--only", "gaussian")) == 1
-    assert "is not binarised; make it with: bype data prepare --binarise" in capsys.readouterr().out
+    assert "is not binarised; make it with: bype data prepare mnist --binarise" in capsys.readouterr().out
 
 
 def test_what_other_ways_of_training_change():
@@ -372,9 +373,41 @@ def test_mistakes_give_one_line_with_the_way_out(words, message, stores, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_cell_without_a_store_is_said(stores, tmp_path, capsys):
-    assert main(command(stores, tmp_path / "out", "table4", "--only", "gaussian")) == 0
-    assert "celeba/residual/gaussian, seed 0, reduced: left out, there is no store" in capsys.readouterr().out
+def test_a_cell_without_a_store_is_said(stores, filled, tmp_path, capsys):
+    (tmp_path / "stores").mkdir()
+    (tmp_path / "stores" / "mnist").symlink_to(stores / "mnist")
+    assert main(command(tmp_path / "stores", filled, "figure7", "--only", "ours-500")) == 0
+    printed = capsys.readouterr().out
+    assert "fashion-mnist/vae/ours-500, seed 0, reduced: left out, there is no store" in printed
+    assert printed.startswith("mnist/vae/ours-500, seed 0, reduced: done before")
+
+
+def test_without_any_store_and_record_the_way_to_the_store_is_said(stores, filled, tmp_path, capsys):
+    assert main(command(stores, tmp_path / "out", "table4", "--only", "gaussian")) == 1
+    error = capsys.readouterr().err
+    assert f"there is no store for celeba in {stores}" in error
+    assert error.strip().endswith(f"--validation 2000 --test 2000 --out {stores / 'celeba'}")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "none").mkdir()  # but the record alone is enough for a table
+    assert main(command(tmp_path / "none", filled, "table1", "--only", "mnist/vae/ours-500")) == 0
+
+
+def test_the_guide_prints_how_each_store_is_made():
+    guide = (Path(__file__).parents[2] / "docs" / "guide" / "reproduce.md").read_text()
+    data = {cell.data for item in ITEMS.values() for cell in item.cells}
+    assert sorted(re.findall(r"`(bype data prepare .*)` \|", guide)) == sorted(
+        preparation(name, Path("stores")) for name in data
+    )
+
+
+def test_only_the_chosen_rows_are_printed_and_all_are_written(filled, stores, capsys):
+    assert main(command(stores, filled, "table1", "--only", "mnist/vae/ours-500")) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert [row.split(" | ")[:3] for row in rows[2:]] == [["| MNIST", "VAE", "ours, 500 points"]]
+    written = (filled / "table1.md").read_text().splitlines()
+    assert sum(line.startswith("| ") for line in written) == 2 + len(ITEMS["table1"].lines)
+    shown = list(write_item(ITEMS["table4"], Records.read(filled), filled, "mnist/vae"))  # it has no such row
+    assert shown == [f"written to {filled / 'table4.md'}"]
 
 
 def test_the_list_names_every_item_with_its_state(filled, capsys):

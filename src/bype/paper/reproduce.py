@@ -16,7 +16,7 @@ from bype.evaluation.density import DensityOptions, Precision, faster_precision
 from bype.evaluation.evaluate import Stage, evaluate, silent
 from bype.evaluation.records import ClassifierError, Evaluation, read_results, write_results
 from bype.models.base import LatentModel
-from bype.paper.cells import Cell, Protocol, config_of
+from bype.paper.cells import Cell, Protocol, config_of, preparation
 from bype.paper.items import Classifier, Line
 from bype.paper.provenance import commit, describe_run, is_capped
 from bype.paper.records import FILE_NAME, PLATE_LINES, Record
@@ -101,7 +101,7 @@ def _fill_if_missing(
     for split in ("train", "validation", "test"):
         store.split(split)  # raises if there is none
     if cell.data == "binarised-mnist" and store.manifest.dtype != "binarised":
-        raise RunError(f"{data} is not binarised; make it with: bype data prepare --binarise")
+        raise RunError(f"{data} is not binarised; make it with: {preparation(cell.data, data.parent)}")
     if _is_done(folder, lines, protocol, store):
         tell("done before")
         return
