@@ -1,5 +1,6 @@
 """Every table and figure of the paper by a command."""
 
+import dataclasses
 import json
 import os
 import re
@@ -517,6 +518,18 @@ def test_the_cost_is_measured_and_kept_for_the_page(tmp_path, capsys, monkeypatc
     (tmp_path / "cost.json").write_text("{}")
     with pytest.raises(FileError, match="measure again"):
         Costs.read(tmp_path)
+
+
+def test_the_cost_counts_updates_and_averages(tmp_path, monkeypatch):
+    monkeypatch.setitem(cost.DATA, "mnist", dataclasses.replace(cost.DATA["mnist"], stand_ins=1000))
+    cells = [Cell("mnist", "vae", prior) for prior in ("bype", "ours-500-average")]
+    said = []
+    costs = cost.measure(cells, tmp_path, said.append)
+    paper, ours = (costs.paces[cell.path] for cell in cells)
+    assert paper.update > 0
+    assert ours.update == 0  # its points move in each step
+    assert all(min(pace.step, pace.draw, pace.classifier) > 0 for pace in (paper, ours))
+    assert len(said) == 2
 
 
 def test_the_table_has_mean_spread_difference_and_the_cap(tmp_path):
