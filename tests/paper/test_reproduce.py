@@ -120,14 +120,14 @@ def test_what_other_ways_of_training_change():
             assert {field for field in papers if papers[field] != others[field]} == expected
     config = config_of(Cell("mnist", "vae", "gaussian-decay"), FULL)
     assert (config.length, config.decay) == ("200 epochs", True)
-    assert not is_capped(config.to_fields(), 200)  # it has no early stop
+    assert not is_capped(config, 200)  # it has no early stop
 
 
 def test_a_training_that_was_stopped_is_called_capped():
-    fields = config_of(Cell("mnist", "vae", "gaussian"), FULL).to_fields()
-    assert is_capped(fields, 600)
-    assert not is_capped(fields, 481)
-    assert not is_capped(config_of(Cell("mnist", "vae", "gaussian"), REDUCED).to_fields(), 10)
+    config = config_of(Cell("mnist", "vae", "gaussian"), FULL)
+    assert is_capped(config, 600)
+    assert not is_capped(config, 481)
+    assert not is_capped(config_of(Cell("mnist", "vae", "gaussian"), REDUCED), 10)
 
 
 def test_a_cell_goes_from_a_store_to_the_table_where_it_is_marked_as_reduced(filled):
@@ -442,13 +442,23 @@ def test_a_page_removes_old_figures_and_nothing_of_anyone_elses(tmp_path):
     assert "old" not in page.read_text().splitlines()
 
 
+def test_a_measurement_of_other_data_is_not_taken_for_that_of_the_store(filled, tmp_path):
+    out = Path(shutil.copytree(filled, tmp_path / "out", ignore=shutil.ignore_patterns("runs")))
+    record = out / "mnist-vae-ours-500-0-reduced" / "record.json"
+    content = json.loads(record.read_text())
+    content["results"]["evaluations"][0]["fingerprint"] = "of other data"
+    record.write_text(json.dumps(content))
+    with pytest.raises(FileError, match="not the record of a cell"):
+        Records.read(out)
+
+
 def test_records_of_the_earlier_script_are_read():
     """It kept neither plates nor the time of an epoch."""
     records = Records.read(OLD_RECORDS)
     (line,) = (x for x in ITEMS["table1"].lines if x.cell.path == "fashion-mnist/vae/gaussian")
     assert records.values(line, FULL)[0] == pytest.approx(21.39, abs=0.005)
     (line,) = (x for x in ITEMS["figure6"].lines if x.cell.path == "fashion-mnist/vae/gaussian")
-    assert len(records.values(line, FULL)[0]["x"]) == 2000
+    assert len(records.values(line, FULL)[0].x) == 2000
 
 
 def test_seconds_of_an_epoch_leave_out_the_time_between_two_processes(tmp_path):
@@ -534,16 +544,14 @@ def test_the_cost_counts_updates_and_averages(tmp_path, monkeypatch):
 
 def test_the_table_has_mean_spread_difference_and_the_cap(tmp_path):
     values = [21.40, 21.46, 21.31]
+    content = json.loads((OLD_RECORDS / "fashion-mnist-vae-gaussian-0" / "record.json").read_text())
     for seed, value in enumerate(values):
         folder = tmp_path / f"fashion-mnist-vae-gaussian-{seed}"
         folder.mkdir()
-        density = {"negative_log_likelihood": {"value": value}, "kl": {"z": {"value": 8.0}}}
-        content = {
-            "cell": {"data": "fashion-mnist", "network": "vae", "prior": "gaussian", "seed": seed},
-            "protocol": "full, capped at 600 epochs" if seed == 1 else "full",
-            "epochs": 600.0 if seed == 1 else 400.0,
-            "results": {"evaluations": [{"split": "test", "density": density}]},
-        }
+        content["cell"]["seed"] = seed
+        content["protocol"] = "full, capped at 600 epochs" if seed == 1 else "full"
+        content["epochs"] = 600.0 if seed == 1 else 400.0
+        content["results"]["evaluations"][0]["density"]["negative_log_likelihood"]["value"] = value
         (folder / "record.json").write_text(json.dumps(content))
     lines = table(ITEMS["table1"], Records.read(tmp_path))
     (row,) = (line for line in lines if line.startswith("| Fashion-MNIST | VAE | Gaussian |"))
@@ -551,9 +559,11 @@ def test_the_table_has_mean_spread_difference_and_the_cap(tmp_path):
     numbers = [word.strip() for word in row.split("|")[4:-1]]
     difference = f"{np.mean(values) - 21.43:+.3f}"
     assert numbers == ["21.43 ± 0.10", spread, difference, "0, 1, 2", "400, 600 (capped), 400", "not yet run"]
-    (tmp_path / "fashion-mnist-vae-gaussian-0" / "record.json").write_text('{"cell": {}}')
-    with pytest.raises(FileError, match="not the record of a cell"):
-        Records.read(tmp_path)
+    del content["results"]["evaluations"][0]["density"]["kl"]
+    for broken in ({"cell": {}}, content):
+        (tmp_path / "fashion-mnist-vae-gaussian-0" / "record.json").write_text(json.dumps(broken))
+        with pytest.raises(FileError, match="not the record of a cell"):
+            Records.read(tmp_path)
 
 
 def test_a_clone_of_another_project_is_not_the_source(tmp_path, monkeypatch):

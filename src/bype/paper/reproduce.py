@@ -172,14 +172,14 @@ def _fill(
         density = DensityOptions(protocol.draws, protocol.images, precision=_precision(workplace))
         evaluate(run, "test", data=store.folder, density=density, max_examples=protocol.images, stage=stage)
     # Those of an earlier record too: it is replaced, and another table may need them.
-    earlier = Record.read(out).classifiers(protocol) if (out / FILE_NAME).exists() else []
+    earlier = Record.read(out).classifiers(protocol) if (out / FILE_NAME).exists() else ()
     for classifier in dict.fromkeys([*earlier, *(line.classifier for line in lines if line.classifier is not None)]):
         _train_classifier(run, store, classifier, protocol.classifier_epochs, cell.seed, stage)
     out.mkdir(parents=True, exist_ok=True)
     for name, content in _pictures(run, store).items():
         write_atomic(out / f"{name}.png", content)
     found = describe_run(folder, store, _commits(workplace))
-    cap = f", capped at {config.length}" if is_capped(config.to_fields(), found["epochs"]) else ""
+    cap = f", capped at {config.length}" if is_capped(config, found["epochs"]) else ""
     names = {"data": cell.data, "network": cell.network, "prior": cell.prior, "seed": cell.seed}
     write_atomic(out / FILE_NAME, to_json({"cell": names, "protocol": protocol.name + cap, **found}))
 
