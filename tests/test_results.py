@@ -37,7 +37,7 @@ def test_the_page_of_the_papers_items_is_printed_from_the_records():
 
 def test_bfloat16_differs_as_little_as_the_pages_say():
     records = Records.read(ROOT / "results" / "paper").all
-    largest = max(abs(record.evaluation["density"]["precision_difference"] or 0.0) for record in records)
+    largest = max(abs(record.density.precision_difference or 0.0) for record in records)
     assert 0.0016 < largest < 0.0017
     for page in ("results/paper.md", "guide/reproduce.md"):
         assert "0.0017" in (ROOT / "docs" / page).read_text()
@@ -55,7 +55,7 @@ def test_the_readme_has_every_number_of_full_length():
     full = [record for record in Records.read(ROOT / "results" / "paper").all if record.protocol.startswith("full")]
     assert full
     for record in full:
-        value = record.evaluation["density"]["negative_log_likelihood"]["value"]
+        value = record.density.negative_log_likelihood.value
         assert f"[{value:.3f}](results/paper/{record.folder.name}/record.json)" in readme
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import struct
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from numpy.lib import format as npy_format
 from PIL import Image, ImageOps
 
 from bype.data.prepare import prepare
-from bype.data.sources import SourceError, SourceOptions
+from bype.data.sources import SourceError, SourceOptions, table
 from bype.data.store import Store
 
 RNG = np.random.default_rng(0)
@@ -148,6 +149,47 @@ def test_arrays_that_cannot_be_used_are_refused(tmp_path):
         (tmp_path / "cut.npy").write_bytes(whole[:cut])
         with pytest.raises(SourceError):
             prepare(tmp_path / "cut.npy", tmp_path / "store")
+
+
+def archive_of_zeros(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Write an archive of bytes that are all zero; it is a thousandth of their size."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, shape in shapes.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+                npy_format.write_array_header_1_0(file, header)
+                for _ in range(int(np.prod(shape)) // 2**20):
+                    file.write(bytes(2**20))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"x": (2, 80 * 2**20)}, "one example would take more than 256 MiB"),
+        ({"x": (2, 2**20), "y": (2, 80 * 2**20)}, "labels must be whole numbers"),
+    ],
+    ids=["examples", "labels"],
+)
+def test_rows_that_no_store_can_have_are_refused_before_they_are_read(tmp_path, shapes, message):
+    archive_of_zeros(tmp_path / "x.npz", shapes)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=message):
+        prepare(tmp_path / "x.npz", tmp_path / "store")
+    assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    tracemalloc.stop()
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npz"]
+
+
+@pytest.mark.parametrize("cell", [b"1,", b'"1\n",'], ids=["one line", "breaks in quotes"])
+def test_a_line_without_an_end_is_not_read_to_its_end(tmp_path, cell, monkeypatch):
+    monkeypatch.setattr(table, "_MAX_LINE_CHARACTERS", 2**16)
+    with gzip.open(tmp_path / "t.csv.gz", "wb", compresslevel=1) as file:
+        file.write(b"a,b\n1,2\n" + cell * 2**22)
+    tracemalloc.start()
+    with pytest.raises(SourceError, match=r"line \d+: over 65,536 characters in a line; give each example a line"):
+        prepare(tmp_path / "t.csv.gz", tmp_path / "store")
+    assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    tracemalloc.stop()
 
 
 def test_tables(tmp_path):

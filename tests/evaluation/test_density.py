@@ -12,7 +12,8 @@ from bype.data.examples import StoreSource
 from bype.data.prepare import prepare
 from bype.data.store import Store
 from bype.evaluation import density
-from bype.evaluation.density import DensityOptions, measure_density
+from bype.evaluation.density import Block, DensityOptions, measure_density
+from bype.evaluation.journal import Journal
 from bype.objective import importance_weighted_bound
 from bype.priors import GaussianPrior
 from bype.run.opened import TrainedRun
@@ -96,6 +97,17 @@ def test_a_journal_of_something_else_is_not_believed(trained_bype, tmp_path):
         measure_density(opened.model, source, DensityOptions(2), tmp_path / "journal", {"step": 7}, stop)
     found, _ = measure_density(opened.model, source, DensityOptions(30), tmp_path / "journal", {"step": 1})
     assert found.negative_log_likelihood == measured(trained_bype, tmp_path, num_samples=30).negative_log_likelihood
+
+
+def test_a_journal_that_is_larger_than_the_images_allow_is_not_read(tmp_path):
+    path, block = tmp_path / "journal", Block(0, 1, [1.0], [1.0], [1.0], [1.0], {}, 1.0)
+    with Journal(path, {"step": 1}, Block, 1000) as journal:
+        journal.write(block)
+    for more, expected in ((0, [block]), (1000, [])):
+        path.write_bytes(path.read_bytes() + b" " * more)
+        with Journal(path, {"step": 1}, Block, 1000) as journal:
+            assert journal.entries == expected
+    assert path.read_text() == '{"step": 1}\n'
 
 
 BROKEN_BLOCKS = {

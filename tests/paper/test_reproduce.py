@@ -1,5 +1,6 @@
 """Every table and figure of the paper by a command."""
 
+import dataclasses
 import json
 import os
 import re
@@ -17,9 +18,10 @@ from PIL import Image
 from bype.cli import main
 from bype.data.files import FileError
 from bype.paper import cost, provenance, reproduce
-from bype.paper.cells import FULL, REDUCED, Cell, config_of
+from bype.paper.cells import FULL, REDUCED, Cell, config_of, preparation
 from bype.paper.hours import Costs, Pace, hours, lines_of
 from bype.paper.items import ITEMS, Line, cells_of
+from bype.paper.output import write_item
 from bype.paper.page import BEGIN, END
 from bype.paper.provenance import is_capped, seconds_per_epoch
 from bype.paper.records import Records
@@ -104,7 +106,7 @@ def test_binarised_mnist_is_trained_as_mnist_is_but_on_bits():
 def test_grey_images_are_not_taken_for_binarised_mnist(stores, tmp_path, capsys):
     shutil.copytree(stores / "mnist", tmp_path / "stores" / "binarised-mnist")
     assert main(command(tmp_path / "stores", tmp_path / "out", "binarised", "--only", "gaussian")) == 1
-    assert "is not binarised; make it with: bype data prepare --binarise" in capsys.readouterr().out
+    assert "is not binarised; make it with: bype data prepare mnist --binarise" in capsys.readouterr().out
 
 
 def test_what_other_ways_of_training_change():
@@ -118,14 +120,14 @@ def test_what_other_ways_of_training_change():
             assert {field for field in papers if papers[field] != others[field]} == expected
     config = config_of(Cell("mnist", "vae", "gaussian-decay"), FULL)
     assert (config.length, config.decay) == ("200 epochs", True)
-    assert not is_capped(config.to_fields(), 200)  # it has no early stop
+    assert not is_capped(config, 200)  # it has no early stop
 
 
 def test_a_training_that_was_stopped_is_called_capped():
-    fields = config_of(Cell("mnist", "vae", "gaussian"), FULL).to_fields()
-    assert is_capped(fields, 600)
-    assert not is_capped(fields, 481)
-    assert not is_capped(config_of(Cell("mnist", "vae", "gaussian"), REDUCED).to_fields(), 10)
+    config = config_of(Cell("mnist", "vae", "gaussian"), FULL)
+    assert is_capped(config, 600)
+    assert not is_capped(config, 481)
+    assert not is_capped(config_of(Cell("mnist", "vae", "gaussian"), REDUCED), 10)
 
 
 def test_a_cell_goes_from_a_store_to_the_table_where_it_is_marked_as_reduced(filled):
@@ -234,12 +236,24 @@ def test_a_record_of_other_data_is_not_mixed_with_these(filled, stores, tmp_path
     assert "is of other data than the store; choose another --out" in printed
 
 
-def test_a_cell_that_fails_does_not_stop_the_others(stores, tmp_path, monkeypatch, capsys):
+def test_a_model_of_other_data_is_not_measured_on_these(filled, tmp_path, capsys):
+    """As if the command had been killed before it wrote the record, and the store were then prepared anew."""
+    image_store(tmp_path, count=800)
+    (tmp_path / "stores").mkdir()
+    (tmp_path / "store").rename(tmp_path / "stores" / "mnist")
+    out = Path(shutil.copytree(filled, tmp_path / "out", ignore=shutil.ignore_patterns("record.json")))
+    assert main(command(tmp_path / "stores", out, "table1", "--only", "mnist/vae/ours-500")) == 1
+    assert "was trained on other data than the store; choose another --out, or remove it" in capsys.readouterr().out
+    assert not list(out.glob("*/record.json"))
+
+
+@pytest.mark.parametrize("kind", [RunError, ValueError])
+def test_a_cell_that_fails_does_not_stop_the_others(kind, stores, tmp_path, monkeypatch, capsys):
     tried = []
 
     def fail(config, *_):
         tried.append(config.prior)
-        raise RunError("the loss is not finite")
+        raise kind("the loss is not finite")
 
     monkeypatch.setattr(reproduce, "train", fail)
     assert main(command(stores, tmp_path / "out", "table1", "--only", "mnist/vae")) == 1
@@ -360,9 +374,41 @@ def test_mistakes_give_one_line_with_the_way_out(words, message, stores, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_cell_without_a_store_is_said(stores, tmp_path, capsys):
-    assert main(command(stores, tmp_path / "out", "table4", "--only", "gaussian")) == 0
-    assert "celeba/residual/gaussian, seed 0, reduced: left out, there is no store" in capsys.readouterr().out
+def test_a_cell_without_a_store_is_said(stores, filled, tmp_path, capsys):
+    (tmp_path / "stores").mkdir()
+    (tmp_path / "stores" / "mnist").symlink_to(stores / "mnist")
+    assert main(command(tmp_path / "stores", filled, "figure7", "--only", "ours-500")) == 0
+    printed = capsys.readouterr().out
+    assert "fashion-mnist/vae/ours-500, seed 0, reduced: left out, there is no store" in printed
+    assert printed.startswith("mnist/vae/ours-500, seed 0, reduced: done before")
+
+
+def test_without_any_store_and_record_the_way_to_the_store_is_said(stores, filled, tmp_path, capsys):
+    assert main(command(stores, tmp_path / "out", "table4", "--only", "gaussian")) == 1
+    error = capsys.readouterr().err
+    assert f"there is no store for celeba in {stores}" in error
+    assert error.strip().endswith(f"--validation 2000 --test 2000 --out {stores / 'celeba'}")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "none").mkdir()  # but the record alone is enough for a table
+    assert main(command(tmp_path / "none", filled, "table1", "--only", "mnist/vae/ours-500")) == 0
+
+
+def test_the_guide_prints_how_each_store_is_made():
+    guide = (Path(__file__).parents[2] / "docs" / "guide" / "reproduce.md").read_text()
+    data = {cell.data for item in ITEMS.values() for cell in item.cells}
+    assert sorted(re.findall(r"`(bype data prepare .*)` \|", guide)) == sorted(
+        preparation(name, Path("stores")) for name in data
+    )
+
+
+def test_only_the_chosen_rows_are_printed_and_all_are_written(filled, stores, capsys):
+    assert main(command(stores, filled, "table1", "--only", "mnist/vae/ours-500")) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert [row.split(" | ")[:3] for row in rows[2:]] == [["| MNIST", "VAE", "ours, 500 points"]]
+    written = (filled / "table1.md").read_text().splitlines()
+    assert sum(line.startswith("| ") for line in written) == 2 + len(ITEMS["table1"].lines)
+    shown = list(write_item(ITEMS["table4"], Records.read(filled), filled, "mnist/vae"))  # it has no such row
+    assert shown == [f"written to {filled / 'table4.md'}"]
 
 
 def test_the_list_names_every_item_with_its_state(filled, capsys):
@@ -396,13 +442,23 @@ def test_a_page_removes_old_figures_and_nothing_of_anyone_elses(tmp_path):
     assert "old" not in page.read_text().splitlines()
 
 
+def test_a_measurement_of_other_data_is_not_taken_for_that_of_the_store(filled, tmp_path):
+    out = Path(shutil.copytree(filled, tmp_path / "out", ignore=shutil.ignore_patterns("runs")))
+    record = out / "mnist-vae-ours-500-0-reduced" / "record.json"
+    content = json.loads(record.read_text())
+    content["results"]["evaluations"][0]["fingerprint"] = "of other data"
+    record.write_text(json.dumps(content))
+    with pytest.raises(FileError, match="not the record of a cell"):
+        Records.read(out)
+
+
 def test_records_of_the_earlier_script_are_read():
     """It kept neither plates nor the time of an epoch."""
     records = Records.read(OLD_RECORDS)
     (line,) = (x for x in ITEMS["table1"].lines if x.cell.path == "fashion-mnist/vae/gaussian")
     assert records.values(line, FULL)[0] == pytest.approx(21.39, abs=0.005)
     (line,) = (x for x in ITEMS["figure6"].lines if x.cell.path == "fashion-mnist/vae/gaussian")
-    assert len(records.values(line, FULL)[0]["x"]) == 2000
+    assert len(records.values(line, FULL)[0].x) == 2000
 
 
 def test_seconds_of_an_epoch_leave_out_the_time_between_two_processes(tmp_path):
@@ -419,6 +475,9 @@ def test_seconds_of_an_epoch_leave_out_the_time_between_two_processes(tmp_path):
     ]  # b was slower to its first line
     lines = [json.dumps({"step": step, "seconds_in_process": s, "process": name}) for step, s, name in told]
     (tmp_path / "timings.jsonl").write_text("\n".join(lines))
+    assert seconds_per_epoch(tmp_path, 10) == 20.0
+    torn = lines[1][:20] + lines[0]  # the disk was full, and the next line follows without a break
+    (tmp_path / "timings.jsonl").write_text("\n".join([lines[1], torn, lines[2], lines[2][:9]]))
     assert seconds_per_epoch(tmp_path, 10) == 20.0
 
 
@@ -471,18 +530,28 @@ def test_the_cost_is_measured_and_kept_for_the_page(tmp_path, capsys, monkeypatc
         Costs.read(tmp_path)
 
 
+def test_the_cost_counts_updates_and_averages(tmp_path, monkeypatch):
+    monkeypatch.setitem(cost.DATA, "mnist", dataclasses.replace(cost.DATA["mnist"], stand_ins=1000))
+    cells = [Cell("mnist", "vae", prior) for prior in ("bype", "ours-500-average")]
+    said = []
+    costs = cost.measure(cells, tmp_path, said.append)
+    paper, ours = (costs.paces[cell.path] for cell in cells)
+    assert paper.update > 0
+    assert ours.update == 0  # its points move in each step
+    assert all(min(pace.step, pace.draw, pace.classifier) > 0 for pace in (paper, ours))
+    assert len(said) == 2
+
+
 def test_the_table_has_mean_spread_difference_and_the_cap(tmp_path):
     values = [21.40, 21.46, 21.31]
+    content = json.loads((OLD_RECORDS / "fashion-mnist-vae-gaussian-0" / "record.json").read_text())
     for seed, value in enumerate(values):
         folder = tmp_path / f"fashion-mnist-vae-gaussian-{seed}"
         folder.mkdir()
-        density = {"negative_log_likelihood": {"value": value}, "kl": {"z": {"value": 8.0}}}
-        content = {
-            "cell": {"data": "fashion-mnist", "network": "vae", "prior": "gaussian", "seed": seed},
-            "protocol": "full, capped at 600 epochs" if seed == 1 else "full",
-            "epochs": 600.0 if seed == 1 else 400.0,
-            "results": {"evaluations": [{"split": "test", "density": density}]},
-        }
+        content["cell"]["seed"] = seed
+        content["protocol"] = "full, capped at 600 epochs" if seed == 1 else "full"
+        content["epochs"] = 600.0 if seed == 1 else 400.0
+        content["results"]["evaluations"][0]["density"]["negative_log_likelihood"]["value"] = value
         (folder / "record.json").write_text(json.dumps(content))
     lines = table(ITEMS["table1"], Records.read(tmp_path))
     (row,) = (line for line in lines if line.startswith("| Fashion-MNIST | VAE | Gaussian |"))
@@ -490,9 +559,11 @@ def test_the_table_has_mean_spread_difference_and_the_cap(tmp_path):
     numbers = [word.strip() for word in row.split("|")[4:-1]]
     difference = f"{np.mean(values) - 21.43:+.3f}"
     assert numbers == ["21.43 ± 0.10", spread, difference, "0, 1, 2", "400, 600 (capped), 400", "not yet run"]
-    (tmp_path / "fashion-mnist-vae-gaussian-0" / "record.json").write_text('{"cell": {}}')
-    with pytest.raises(FileError, match="not the record of a cell"):
-        Records.read(tmp_path)
+    del content["results"]["evaluations"][0]["density"]["kl"]
+    for broken in ({"cell": {}}, content):
+        (tmp_path / "fashion-mnist-vae-gaussian-0" / "record.json").write_text(json.dumps(broken))
+        with pytest.raises(FileError, match="not the record of a cell"):
+            Records.read(tmp_path)
 
 
 def test_a_clone_of_another_project_is_not_the_source(tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ def augment(words: list[str]) -> int:
         "epochs": options.epochs,
     }
     found, fingerprint = [], store.manifest.fingerprint
-    with Journal(journal_path(run.folder, "augmentation", identity), identity, _Trained) as journal:
+    with Journal(journal_path(run.folder, "augmentation", identity), identity, _Trained, 2**20) as journal:
         done = {(entry.share, entry.seed): entry.error for entry in journal.entries}
         for share in options.lambdas:
             for seed in range(options.seeds):

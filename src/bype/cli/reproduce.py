@@ -19,7 +19,7 @@ class _Reproduce:
     out: Path
     """Keep records, pictures and the table in this folder; what is there already is not computed again"""
     only: Annotated[str, quiet("NAME")] = ""
-    """Fill only cells with these words in their name, such as fashion-mnist/vae or bype"""
+    """Fill and print only cells with these words in their name, such as fashion-mnist/vae or bype"""
     seeds: int = 3
     """Train each cell with this many seeds; the paper takes 3"""
     shard: Annotated[str | None, quiet("I/N")] = None
@@ -119,10 +119,10 @@ def reproduce(words: list[str]) -> int:
     )
     options = parse(_Reproduce, words, "bype reproduce", what)
     from bype.console import progress_bar
-    from bype.paper.cells import FULL, REDUCED
+    from bype.paper.cells import FULL, REDUCED, preparation
     from bype.paper.items import ITEMS, cells_of
     from bype.paper.output import write_item
-    from bype.paper.records import Records
+    from bype.paper.records import FILE_NAME, Records
     from bype.paper.reproduce import StoppedError, fill_cells
     from bype.training.display import display_here
 
@@ -134,9 +134,17 @@ def reproduce(words: list[str]) -> int:
         raise UsageError(f"there is no folder {options.stores}; make the stores in it with: bype data prepare")
     items = tuple(ITEMS.values()) if options.item == "all" else (ITEMS[options.item],)
     shard = (0, 1) if options.shard is None else shard_of(options.shard)
-    _require_some(cells_of(items, options.seeds, options.only), options.only)
+    chosen = [cell for cell, _ in cells_of(items, options.seeds, options.only)]
+    _require_some(chosen, options.only)
     work = cells_of(items, options.seeds, options.only, shard)
     protocol = REDUCED if options.reduced else FULL
+    data = list(dict.fromkeys(cell.data for cell in chosen))
+    records = (options.out / protocol.mark(cell.name) / FILE_NAME for cell in chosen)
+    if not any((options.stores / name).exists() for name in data) and not any(map(Path.exists, records)):
+        raise UsageError(
+            f"there is no store for {' or '.join(data)} in {options.stores}; get the files of {data[0]}, and make it "
+            f"with: {preparation(data[0], options.stores)}"
+        )
     options.out.mkdir(parents=True, exist_ok=True)
 
     def say(text: str) -> None:
@@ -147,9 +155,9 @@ def reproduce(words: list[str]) -> int:
     except StoppedError as error:
         print(error)
         return 128 + error.signal
-    records = Records.read(options.out)
+    found = Records.read(options.out)
     for item in items:
-        for line in write_item(item, records, options.out):
+        for line in write_item(item, found, options.out, options.only):
             print(line)
     if failed:
         print(f"{failed} of {len(work)} cells failed, see above; to try them again, run the same command")

@@ -10,7 +10,7 @@ import numpy as np
 
 from bype.data.digits import Digits
 from bype.data.files import printable
-from bype.data.manifest import DTYPES, Manifest
+from bype.data.manifest import DTYPES, Manifest, check_examples
 from bype.data.order import KeyedPermutation, Rows, derive_key
 from bype.data.sources import DifferentSizesError, Pool, Source, SourceError, SourceOptions, open_source
 from bype.data.writer import StoreWriter
@@ -67,6 +67,7 @@ def prepare(
     if binarise and (opened.dtype != "uint8" or opened.shape[0] != 1):
         raise SourceError("only grey images can be drawn black and white; leave out --binarise")
     dtype = "binarised" if binarise else opened.dtype
+    check_examples(opened.shape, dtype, opened.names)  # before a row of gigabytes is read
     total = sum(pool.num_rows for pool in opened.pools)
     _check_space(opened, total, out)
     digits = Digits(*opened.shape) if len(opened.shape) == 1 and is_for_training else None

@@ -23,7 +23,7 @@ from bype.randomness import generator_for
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun
 
-CLASSIFIER_HIDDEN = 1024
+_HIDDEN = 1024
 CLASSIFIER_BATCH = 100
 _LEARNING_RATE = 0.1
 _LAST_SHARE = 0.01
@@ -74,19 +74,19 @@ def classifier_error(
         raise ValueError(f"lambda must be between 0 and 1, not {real_share}")
     source = StoreSource(train)
     order = TrainingOrder(train, derive_key(seed, "classifier order"), CLASSIFIER_BATCH, None)
-    classifier = _classifier(int(np.prod(train.shape)), len(store.manifest.classes), seed)
+    classifier = build_classifier(int(np.prod(train.shape)), len(store.manifest.classes), seed)
     optimizer = torch.optim.SGD(classifier.parameters(), lr=_LEARNING_RATE, momentum=_MOMENTUM)
     num_steps = epochs * order.steps_per_epoch
     decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, _LAST_SHARE, num_steps)
     for step in range(num_steps):
         rows = order.rows(step)
         x, labels = source.read(rows), torch.from_numpy(train.labels(rows)).long()
-        loss = real_share * _loss(classifier, run.model.to_model_units(x), labels)
+        loss = real_share * classifier_loss(classifier, run.model.to_model_units(x), labels)
         if real_share < 1:
             made = generate_like(run.model, x, way, generator=generator_for(seed, "augmentation", step))
             if store.manifest.dtype in PIXELS:  # real pixels are rounded too, and a classifier would see the difference
                 made = as_model_input(torch.from_numpy(as_stored(made.numpy(), store.manifest.dtype)))
-            loss = loss + (1 - real_share) * _loss(classifier, run.model.to_model_units(made), labels)
+            loss = loss + (1 - real_share) * classifier_loss(classifier, run.model.to_model_units(made), labels)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -95,15 +95,17 @@ def classifier_error(
     return _test_error(classifier, run.model, test)
 
 
-def _classifier(num_inputs: int, num_classes: int, seed: int) -> nn.Module:
+def build_classifier(num_inputs: int, num_classes: int, seed: int) -> nn.Module:
+    """Return the network of :func:`classifier_error` before it is trained."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_key(seed, "classifier") >> 1)
-        sizes = [(num_inputs, CLASSIFIER_HIDDEN), (CLASSIFIER_HIDDEN, CLASSIFIER_HIDDEN)]
+        sizes = [(num_inputs, _HIDDEN), (_HIDDEN, _HIDDEN)]
         hidden = [layer for size in sizes for layer in (nn.Linear(*size), nn.ReLU())]
-        return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(CLASSIFIER_HIDDEN, num_classes))
+        return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(_HIDDEN, num_classes))
 
 
-def _loss(classifier: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
+def classifier_loss(classifier: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
+    """Return what a classifier minimises on examples in the model's units: the cross-entropy with smoothed labels."""
     return F.cross_entropy(classifier(x), labels, label_smoothing=_SMOOTHING)
 
 

@@ -30,6 +30,8 @@ Precision = Literal["float32", "bfloat16"]
 _BLOCK_IMAGES = 16
 _TIMED = 3
 _COMPARED_IMAGES = 64
+_JOURNAL_BYTES, _JOURNAL_BYTES_PER_IMAGE = 2**16, 2**10
+"""More than a journal has: six numbers or so of at most 25 characters for each image."""
 
 
 def faster_precision() -> Precision:
@@ -150,7 +152,8 @@ def measure_density(
     with ExitStack() as stack:
         journal = None
         if group.is_first:
-            journal = stack.enter_context(Journal(journal_path, identity | asdict(options), Block))
+            most = _JOURNAL_BYTES + num_images * _JOURNAL_BYTES_PER_IMAGE
+            journal = stack.enter_context(Journal(journal_path, identity | asdict(options), Block, most))
         counts = {
             first: min(_BLOCK_IMAGES, num_images - first) for first in range(0, num_images, _BLOCK_IMAGES)
         }  # by the first example of each block

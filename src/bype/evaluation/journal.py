@@ -14,7 +14,6 @@ from bype.data.files import WRITE_FLAGS, FileError, parse_json
 from bype.system import lock, open_file
 
 _MAX_LINE_BYTES = 2**22
-_MAX_BYTES = 2**30
 
 Entry = TypeVar("Entry")
 
@@ -38,24 +37,26 @@ class Journal(Generic[Entry]):
         What the lines belong to.
     kind
         The dataclass of the lines.
+    max_bytes
+        More than the computation can have written; the content of a larger file is discarded.
     """
 
-    def __init__(self, path: Path, identity: dict[str, Any], kind: type[Entry]) -> None:
+    def __init__(self, path: Path, identity: dict[str, Any], kind: type[Entry], max_bytes: int) -> None:
         self._path = path
         self.entries: list[Entry] = []
         self._file = os.fdopen(open_file(path, WRITE_FLAGS), "wb")
         if lock(self._file.fileno()) is False:
             self._file.close()
             raise FileError(f"another process is measuring this and holds {path}; wait for it")
-        whole = self._read(identity, kind)
+        whole = self._read(identity, kind, max_bytes)
         self._file.truncate(whole)
         self._file.seek(whole)
         if whole == 0:
             self.write(identity)
 
-    def _read(self, identity: dict[str, Any], kind: type[Entry]) -> int:
+    def _read(self, identity: dict[str, Any], kind: type[Entry], max_bytes: int) -> int:
         """Read the complete lines, and return their length in bytes."""
-        if self._path.is_symlink() or not self._path.is_file() or self._path.stat().st_size > _MAX_BYTES:
+        if self._path.is_symlink() or not self._path.is_file() or self._path.stat().st_size > max_bytes:
             return 0
         whole = 0
         with self._path.open("rb") as file:

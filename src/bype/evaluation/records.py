@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from bype.data.decode import decode_file
+from bype.data.decode import decode, decode_file
 from bype.data.files import FileError, to_json, write_atomic
 
 FILE_NAME = "evaluation.json"
@@ -199,8 +199,8 @@ class ClassifierError:
     step: int
     fingerprint: str
     """Of the store."""
-    way: str
-    """``posterior`` or ``prior``: where the latents of generated examples come from."""
+    way: Literal["posterior", "prior"]
+    """Where the latents of generated examples come from."""
     real_share: float
     """Lambda, the weight of real examples in the loss."""
     epochs: int
@@ -243,6 +243,11 @@ def read_results(run: Path) -> Results:
         return decode_file(Results, path, _newest)
     except FileError as error:
         raise FileError(f"{error}; remove the file and evaluate again") from error
+
+
+def results_from(content: Any) -> Results:
+    """Return the parsed content of a file of results, of this version or an older one."""
+    return decode(Results, _newest(content))
 
 
 def _newest(fields: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bype.paper.recipes import recipe_named
@@ -179,6 +180,13 @@ DATA_LABELS = {
     "binarised-mnist": "binarised MNIST",
 }
 NETWORK_LABELS = {"vae": "VAE", "hvae": "HVAE", "convhvae": "ConvHVAE", "residual": "residual"}
+_SOURCES = {"binarised-mnist": "mnist --binarise", "celeba": "celeba-hq --size 64 --validation 2000 --test 2000"}
+"""What is prepared, where it is not simply a folder called like the data set."""
+
+
+def preparation(data: str, stores: Path) -> str:
+    """Return the command that makes a data set's store from a folder with its files."""
+    return f"bype data prepare {_SOURCES.get(data, data)} --out {stores / data}"
 
 
 def config_of(cell: Cell, protocol: Protocol) -> TrainingConfig:

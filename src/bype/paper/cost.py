@@ -1,27 +1,26 @@
 """Measuring what a cell costs: a few steps of every kind, on random images."""
 
-import itertools
 import platform
-import statistics
-import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from bype.data.examples import StoreSource, TrainingOrder
+from bype.data.examples import StoreSource
 from bype.data.store import Store
 from bype.data.writer import StoreWriter
-from bype.evaluation.augmentation import CLASSIFIER_HIDDEN
+from bype.evaluation.augmentation import build_classifier, classifier_loss
 from bype.evaluation.density import faster_precision
 from bype.objective import importance_weighted_bound
 from bype.paper.cells import FULL, Cell, config_of
 from bype.paper.hours import DATA, Costs, DataSize, Pace
 from bype.paper.provenance import commit
+from bype.run.build import build_rule
 from bype.run.config import TrainingConfig
-from bype.training.step import TrainingStep
+from bype.training.dry_run import median_seconds, step_seconds
+from bype.training.loop import Trainer
+from bype.training.reporter import Reporter
 
 _STEPS = 4
 _IMAGES, _DRAWS = 4, 32
@@ -59,49 +58,33 @@ def _stand_in(data: DataSize, folder: Path) -> Store:
     """Write a store of random images."""
     random = np.random.default_rng(0)
     with StoreWriter(folder, data.shape, "uint8", classes=(), names=(), source="random", has_labels=False) as writer:
-        for _ in range(0, data.stand_ins, 500):
-            writer.append("train", random.integers(0, 256, (500, *data.shape), dtype=np.uint8), None)
+        for split in ("validation", *["train"] * (data.stand_ins // 500)):  # averages need a validation split
+            writer.append(split, random.integers(0, 256, (500, *data.shape), dtype=np.uint8), None)
     return Store(folder)
 
 
 def _pace(config: TrainingConfig, store: Store) -> Pace:
-    split = store.split("train")
-    source = StoreSource(split)
-    training_step = TrainingStep.build(config, split.shape, source)
-    model, rule = training_step.model, training_step.rule
-    order = TrainingOrder(split, config.seed, config.batch_size, config.window_blocks)
-    batches = [torch.from_numpy(order.rows(step % order.steps_per_epoch)) for step in range(_STEPS)]
-    step = _median([partial(training_step, source.take(rows), rows) for rows in batches])
-    update = 0.0
+    trainer = Trainer(config, store, Reporter())
+    step, model = step_seconds(trainer, _STEPS), trainer.model
+    x = StoreSource(store.split("train")).take(torch.arange(config.batch_size))
+    rule, update = build_rule(config.rule, model), 0.0
     if rule.every is not None:
-        x = source.take(batches[0])
-        update = _median([lambda: rule.update(model, [x])] * 2)
+        update = median_seconds([lambda: rule.update(model, [x])] * 2)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=faster_precision() == "bfloat16"):
-        prior, x = model.prior_distribution(), source.take(batches[0][:_IMAGES])
-        bound = _median([lambda: importance_weighted_bound(model, x, _DRAWS, prior=prior)] * 2)
-    return Pace(step, update, bound / (_IMAGES * _DRAWS), _classifier_step(source.take(batches[0])))
+        prior = model.prior_distribution()
+        bound = median_seconds([lambda: importance_weighted_bound(model, x[:_IMAGES], _DRAWS, prior=prior)] * 2)
+    return Pace(step, update, bound / (_IMAGES * _DRAWS), _classifier_step(x))
 
 
 def _classifier_step(x: torch.Tensor) -> float:
     """Return the seconds of a step with as many real and generated examples, without generating them."""
-    x = torch.cat([x, x]).flatten(1)
-    widths = [x.shape[1], CLASSIFIER_HIDDEN, CLASSIFIER_HIDDEN, 10]
-    classifier = torch.nn.Sequential(*(torch.nn.Linear(*size) for size in itertools.pairwise(widths)))
+    classifier, labels = build_classifier(x[0].numel(), 10, seed=0), torch.arange(len(x)) % 10
     optimizer = torch.optim.SGD(classifier.parameters(), lr=0.1, momentum=0.9)
 
     def step() -> None:
         optimizer.zero_grad()
-        classifier(x).square().mean().backward()
+        loss = classifier_loss(classifier, x, labels) + classifier_loss(classifier, x, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
-    return _median([step] * 3)
-
-
-def _median(calls: list[Callable[[], object]]) -> float:
-    """Return the median seconds of calls; the first one, which warms up, does not count."""
-    took = []
-    for call in calls:
-        start = time.perf_counter()
-        call()
-        took.append(time.perf_counter() - start)
-    return statistics.median(took[1:])
+    return median_seconds([step] * 3)

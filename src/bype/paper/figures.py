@@ -70,7 +70,7 @@ def _pictures(item: Item, found: Found, remark: str) -> tuple[str, bytes]:
 
 def _maps(item: Item, found: Found, remark: str) -> tuple[str, bytes]:
     panels: list[_Panel] = [
-        (_name(line, remark), scatter(layout["x"], layout["y"], layout["labels"], title=_name(line, remark)), [])
+        (_name(line, remark), scatter(layout.x, layout.y, layout.labels, title=_name(line, remark)), [])
         for line, layout in found
     ]
     return "svg", _sheet(item, panels)

@@ -266,6 +266,11 @@ ITEMS = {
 """All tables and figures by name."""
 
 
+def is_chosen(cell: Cell, only: str) -> bool:
+    """Tell whether a cell has these words in its path; without words every cell is chosen."""
+    return not only or f"/{only.strip('/')}/" in f"/{cell.path}/"
+
+
 def cells_of(
     items: Sequence[Item], seeds: int, only: str = "", shard: tuple[int, int] = (0, 1)
 ) -> list[tuple[Cell, list[Line]]]:
@@ -286,6 +291,6 @@ def cells_of(
     for item in items:
         for line in item.lines:
             lines.setdefault(line.cell, []).append(line)
-    chosen = [cell for cell in lines if not only or f"/{only.strip('/')}/" in f"/{cell.path}/"]
+    chosen = [cell for cell in lines if is_chosen(cell, only)]
     every = [(Cell(cell.data, cell.network, cell.prior, seed), lines[cell]) for seed in range(seeds) for cell in chosen]
     return every[shard[0] :: shard[1]]

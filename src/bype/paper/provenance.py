@@ -1,15 +1,21 @@
 """Where the numbers of a run come from: its config, the commit, the machine, the data, the loss curve."""
 
+import dataclasses
 import itertools
 import json
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from bype.data.files import read_json
 from bype.data.store import Store
+from bype.evaluation.records import read_results
+from bype.run.config import TrainingConfig
+from bype.run.directory import read_config
+from bype.run.metrics import read_metrics
 from bype.span import Span, steps_per_epoch
 
 
@@ -25,40 +31,41 @@ def describe_run(run: Path, store: Store, commit: str | None) -> dict[str, Any]:
     commit
         Of the source that trained it.
     """
-    config = json.loads((run / "config.json").read_text())["config"]
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    config, _ = read_config(run)
     curve = [
-        [line["epoch"], *(round(line[split]["negative_elbo"], 4) for split in ("train", "validation"))]
-        for line in metrics
-        if "validation" in line
+        [line.epoch, *(round(line.parts[split]["negative_elbo"], 4) for split in ("train", "validation"))]
+        for line in read_metrics(run)
+        if "validation" in line.parts
     ]
-    machine = json.loads((run / "manifest.json").read_text())
+    machine = read_json(run / "manifest.json")
     machine.pop("data")  # where the store was
-    steps = steps_per_epoch(len(store.split("train")), config["batch_size"])
+    steps = steps_per_epoch(len(store.split("train")), config.batch_size)
     return {
         "commit": commit,
         "machine": {**machine, "platform": platform.platform()},
         "data": {"fingerprint": store.manifest.fingerprint},
-        "run": config,
-        "status": json.loads((run / "status.json").read_text()),
+        "run": config.to_fields(),
+        "status": read_json(run / "status.json"),
         "epochs": curve[-1][0],
         "seconds_per_epoch": seconds_per_epoch(run, steps),
         "curve": {"columns": ["epoch", "train -ELBO", "validation -ELBO"], "rows": curve},
-        "results": json.loads((run / "evaluation.json").read_text()),
+        "results": dataclasses.asdict(read_results(run)),
     }
 
 
-def is_capped(config: Mapping[str, Any], epochs: float) -> bool:
+def is_capped(config: TrainingConfig, epochs: float) -> bool:
     """Tell whether a training that may stop by itself went on until it was stopped."""
-    length = Span.parse(config["length"])
-    may_stop = Span.parse(config["patience"]).count > 0
+    length = Span.parse(config.length)
+    may_stop = Span.parse(config.patience).count > 0
     return may_stop and length.unit == "epochs" and epochs >= length.count
 
 
 def seconds_per_epoch(run: Path, steps: int) -> float | None:
     """Return how long an epoch took on average, with validation and updates; None if that is not known."""
-    path = run / "timings.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    path, lines = run / "timings.jsonl", []
+    for text in path.read_text().splitlines() if path.exists() else ():
+        with suppress(ValueError):  # a full disk tears a line, and this mean can do without it
+            lines.append(json.loads(text))
     seconds = done = 0.0
     for before, after in itertools.pairwise(lines):
         passed, steps_apart = (after[name] - before[name] for name in ("seconds_in_process", "step"))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bype.data.files import FileError, read_json
+from bype.evaluation.records import ClassifierError, Density, Evaluation, results_from
 from bype.paper.cells import Cell, Protocol
 from bype.paper.items import Classifier, Item, Line
 
@@ -22,63 +23,57 @@ class Record:
     cell: Cell
     protocol: str
     """``full``, perhaps with a remark after a comma, or ``reduced``."""
+    fingerprint: str
+    """The checksum of the data."""
+    evaluation: Evaluation
+    """What was measured on the test split."""
+    density: Density
+    """The likelihood of the test split."""
+    errors: list[ClassifierError]
+    """Of the classifiers."""
     content: dict[str, Any]
+    """The fields of the file."""
 
     @classmethod
     def read(cls, folder: Path) -> "Record":
         """Read the record in a folder."""
         content = read_json(folder / FILE_NAME)
         try:
-            record = cls(folder, Cell(**content["cell"]), str(content["protocol"]), content)
-            record.evaluation["density"]["negative_log_likelihood"]["value"]
-        except (KeyError, TypeError, StopIteration) as error:
+            cell, protocol = Cell(**content["cell"]), str(content["protocol"])
+            fingerprint = str(content["data"]["fingerprint"])
+            results = results_from(content["results"])
+            evaluation = results.find(fingerprint, "test")
+            if evaluation is None or evaluation.density is None:
+                raise ValueError("the test split was not measured")
+        except (KeyError, TypeError, ValueError) as error:
             raise FileError(f"{folder / FILE_NAME} is not the record of a cell; remove it") from error
-        return record
+        errors = [error for error in results.augmentation if error.fingerprint == fingerprint]
+        return cls(folder, cell, protocol, fingerprint, evaluation, evaluation.density, errors, content)
 
-    @property
-    def evaluation(self) -> dict[str, Any]:
-        """What was measured on the test split."""
-        return next(found for found in self.content["results"]["evaluations"] if found["split"] == "test")
-
-    @property
-    def fingerprint(self) -> str:
-        """The checksum of the data."""
-        return str(self.content["data"]["fingerprint"])
-
-    def classifiers(self, protocol: Protocol) -> list[Classifier]:
-        """Return the classifiers that were trained at a protocol."""
-        entries = self.content["results"].get("augmentation", ())
-        return [
-            Classifier(entry["way"], entry["real_share"])
-            for entry in entries
-            if entry["epochs"] == protocol.classifier_epochs
-        ]
+    def classifiers(self, protocol: Protocol) -> dict[Classifier, float]:
+        """Return the classifiers that were trained at a protocol, and the test error of each in percent."""
+        return {
+            Classifier(entry.way, entry.real_share): sum(entry.test_errors) / len(entry.test_errors)
+            for entry in self.errors
+            if entry.epochs == protocol.classifier_epochs
+        }
 
     def value(self, line: Line, protocol: Protocol) -> Any:
         """Return what a line takes from the record; None if it is not in it."""
-        results, evaluation = self.content["results"], self.evaluation
-        density = evaluation["density"]
         match line.measure:
             case "nll":
-                return density["negative_log_likelihood"]["value"]
+                return self.density.negative_log_likelihood.value
             case "kl":
-                return sum(level["value"] for level in density["kl"].values())
+                return sum(level.value for level in self.density.kl.values())
             case "seconds":
                 return self.content.get("seconds_per_epoch")
             case "error" if line.classifier is not None:
-                return next(
-                    (
-                        sum(entry["test_errors"]) / len(entry["test_errors"])
-                        for entry in results.get("augmentation", ())
-                        if (entry["way"], entry["real_share"]) == (line.classifier.way, line.classifier.real_share)
-                        and entry["epochs"] == protocol.classifier_epochs
-                    ),
-                    None,
-                )
+                return self.classifiers(protocol).get(line.classifier)
             case "knn":
-                return (evaluation.get("representation") or {}).get("knn_accuracy")
+                found = self.evaluation.representation
+                return None if found is None else found.knn_accuracy
             case "map":
-                return evaluation.get("map")
+                return self.evaluation.map
             case "curve":
                 return self.content.get("curve", {}).get("rows")
             case picture:

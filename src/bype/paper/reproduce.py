@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from bype.data.examples import StoreSource
-from bype.data.files import FileError, read_json, to_json, write_atomic
+from bype.data.files import read_json, to_json, write_atomic
 from bype.data.store import Store
 from bype.evaluation import generation
 from bype.evaluation.augmentation import classifier_error
@@ -16,7 +16,7 @@ from bype.evaluation.density import DensityOptions, Precision, faster_precision
 from bype.evaluation.evaluate import Stage, evaluate, silent
 from bype.evaluation.records import ClassifierError, Evaluation, read_results, write_results
 from bype.models.base import LatentModel
-from bype.paper.cells import Cell, Protocol, config_of
+from bype.paper.cells import Cell, Protocol, config_of, preparation
 from bype.paper.items import Classifier, Line
 from bype.paper.provenance import commit, describe_run, is_capped
 from bype.paper.records import FILE_NAME, PLATE_LINES, Record
@@ -78,7 +78,7 @@ def fill_cells(
             _fill_if_missing(cell, lines, protocol, stores / cell.data, out, tell, display, stage)
         except LockError as holder:
             tell(f"left out, {holder} is working on it")
-        except (RunError, FileError) as error:  # such as a loss that is not finite; other cells may do better
+        except (RunError, ValueError) as error:  # such as a loss that is not finite; other cells may do better
             tell(f"failed, {error}")
             failed += 1
     return failed
@@ -101,7 +101,7 @@ def _fill_if_missing(
     for split in ("train", "validation", "test"):
         store.split(split)  # raises if there is none
     if cell.data == "binarised-mnist" and store.manifest.dtype != "binarised":
-        raise RunError(f"{data} is not binarised; make it with: bype data prepare --binarise")
+        raise RunError(f"{data} is not binarised; make it with: {preparation(cell.data, data.parent)}")
     if _is_done(folder, lines, protocol, store):
         tell("done before")
         return
@@ -159,7 +159,9 @@ def _fill(
     """Train and measure what a cell still lacks, and write its record."""
     protocol, folder = protocol.of(cell.network), workplace / "run"
     config = config_of(cell, protocol)
-    if not _is_trained(folder, config):  # to call train again would describe this machine and not the one that trained
+    if not _is_trained(
+        folder, config, store
+    ):  # to call train again would describe this machine and not the one that trained
         _note_commit(workplace)
         outcome = train(config, store.folder, folder, display)
         if outcome.state != "finished" or outcome.signal is not None:  # there are other cells, and much to measure
@@ -170,21 +172,26 @@ def _fill(
         density = DensityOptions(protocol.draws, protocol.images, precision=_precision(workplace))
         evaluate(run, "test", data=store.folder, density=density, max_examples=protocol.images, stage=stage)
     # Those of an earlier record too: it is replaced, and another table may need them.
-    earlier = Record.read(out).classifiers(protocol) if (out / FILE_NAME).exists() else []
+    earlier = Record.read(out).classifiers(protocol) if (out / FILE_NAME).exists() else ()
     for classifier in dict.fromkeys([*earlier, *(line.classifier for line in lines if line.classifier is not None)]):
         _train_classifier(run, store, classifier, protocol.classifier_epochs, cell.seed, stage)
     out.mkdir(parents=True, exist_ok=True)
     for name, content in _pictures(run, store).items():
         write_atomic(out / f"{name}.png", content)
     found = describe_run(folder, store, _commits(workplace))
-    cap = f", capped at {config.length}" if is_capped(config.to_fields(), found["epochs"]) else ""
+    cap = f", capped at {config.length}" if is_capped(config, found["epochs"]) else ""
     names = {"data": cell.data, "network": cell.network, "prior": cell.prior, "seed": cell.seed}
     write_atomic(out / FILE_NAME, to_json({"cell": names, "protocol": protocol.name + cap, **found}))
 
 
-def _is_trained(folder: Path, config: TrainingConfig) -> bool:
+def _is_trained(folder: Path, config: TrainingConfig, store: Store) -> bool:
     status = folder / "status.json"
-    return status.exists() and read_json(status)["state"] == "finished" and read_config(folder)[0] == config
+    if not status.exists() or read_json(status)["state"] != "finished":
+        return False
+    trained, data = read_config(folder)
+    if data.fingerprint != store.manifest.fingerprint:
+        raise RunError(f"{folder} was trained on other data than the store; choose another --out, or remove it")
+    return trained == config
 
 
 def _is_measured(evaluation: Evaluation, protocol: Protocol, num_test: int) -> bool:

@@ -205,12 +205,16 @@ class _Arrays:
 
     def largest_label(self, name: str) -> int:
         """Check all labels, and return the largest."""
+        refusal = SourceError(
+            f"{self.path}: labels must be whole numbers from 0 to {MAX_CLASSES - 1:,}, one for each example"
+        )
+        shape, dtype = self.headers[name]
+        if len(shape) != 1 or dtype.kind not in "iu":
+            raise refusal
         largest = 0
         for block in self._blocks(name):
-            if block.ndim != 1 or block.dtype.kind not in "iu" or block.min() < 0 or block.max() >= MAX_CLASSES:
-                raise SourceError(
-                    f"{self.path}: labels must be whole numbers from 0 to {MAX_CLASSES - 1:,}, one for each example"
-                )
+            if block.min() < 0 or block.max() >= MAX_CLASSES:
+                raise refusal
             largest = max(largest, int(block.max()))
         return largest
 

@@ -32,6 +32,8 @@ _ENCODE_TEXT = (
     "text into numbers first, for instance with scikit-learn: OneHotEncoder().fit_transform(table)"
 )
 _CHUNK_LINES = 4096
+_MAX_LINE_CHARACTERS = 2**24
+"""A store has no room for the names of the columns that a longer line would have."""
 _CELL_BYTES = 40
 """What a number takes as an object of Python, in a list."""
 
@@ -106,9 +108,23 @@ class _Table:
         """Read all lines that are not blank, with their numbers."""
         opening = gzip.open if self.path.suffix.lower() == ".gz" else open
         with opening(self.path, "rt", newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, delimiter=self._delimiter)
+            left = _MAX_LINE_CHARACTERS
+
+            def lines() -> Iterator[str]:
+                nonlocal left
+                while text := file.readline(left + 1):
+                    left -= len(text)  # quotes may hold a break, so that a line of cells has several of text
+                    if left < 0:
+                        raise SourceError(
+                            f"{self.path}, line {reader.line_num + 1}: over {_MAX_LINE_CHARACTERS:,} characters in a "
+                            f"line; give each example a line of its own"
+                        )
+                    yield text
+
+            reader = csv.reader(lines(), delimiter=self._delimiter)
             try:
                 for cells in reader:
+                    left = _MAX_LINE_CHARACTERS
                     if cells:
                         yield reader.line_num, cells
             except UnicodeDecodeError as error:
