@@ -63,7 +63,7 @@ NOT_COMPARED = {"seconds", "seconds_in_process", "neglected", "version", "monte_
 
 def make_store(folder: Path, images: Path) -> Path:
     """Prepare a store of 3,000 real images with labels: 2,200 to train on, 400 to validate and 400 to test with."""
-    chunks = [chunk for _, chunk in idx.open_idx(images, None).pools[0].read()]
+    chunks = [chunk for _, chunk in idx.open_idx(images).pools[0].read()]
     rows = np.concatenate([chunk.rows for chunk in chunks])[:3000]
     labels = np.concatenate([chunk.labels for chunk in chunks])[:3000]
     np.savez(folder / "images.npz", x=rows[:, 0], y=labels)

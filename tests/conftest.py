@@ -29,7 +29,7 @@ def fashion_mnist(request: pytest.FixtureRequest) -> Path:
 def fashion_store(fashion_mnist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """5,000 real images to train on, 1,000 to validate with."""
     folder = tmp_path_factory.mktemp("fashion")
-    chunks = [chunk for _, chunk in idx.open_idx(fashion_mnist, None).pools[0].read()]
+    chunks = [chunk for _, chunk in idx.open_idx(fashion_mnist).pools[0].read()]
     rows, labels = (np.concatenate([getattr(chunk, part) for chunk in chunks])[:6000] for part in ("rows", "labels"))
     np.savez(folder / "x.npz", x=rows[:, 0], y=labels)
     prepare(folder / "x.npz", folder / "store", validation=1000, test=0)

@@ -151,7 +151,7 @@ def test_a_folder_of_photographs(machine):
 
 def assert_like_data(images: NDArray[np.float64], folder: Path) -> None:
     """See that samples are on average the mean image of the data, and as different from each other as data are."""
-    (pool,) = (pool for pool in idx.open_idx(folder, None).pools if pool.split == "test")
+    (pool,) = (pool for pool in idx.open_idx(folder).pools if pool.split == "test")
     data = next(iter(pool.read()))[1].rows[:, 0].astype(np.float64)
     # The mean of noise or of a constant has no such correlation. The samples of a VAE are smooth: they vary less.
     assert np.corrcoef(images.mean(axis=0).ravel(), data.mean(axis=0).ravel())[0, 1] > 0.8

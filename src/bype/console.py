@@ -3,9 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 Report = Callable[[int, int], None]
 """Called with how much is done and with the total."""
 
@@ -36,6 +33,9 @@ def no_report(done: int, total: int) -> None:
 @contextmanager
 def progress_bar(title: str) -> Iterator[Report]:
     """Show a bar with the time left while the block runs, on standard error."""
+    from rich.console import Console  # here, since others take only the names above, and it is slow to load
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     if _is_silent or not console.is_terminal:
         yield no_report

@@ -106,8 +106,9 @@ def test_tables_by_their_usual_names(tmp_path):
     (tmp_path / "T.CSV").write_text(text)
     (tmp_path / "t.tsv").write_text(text.replace(",", "\t"))
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "t.tsv.gz").write_bytes(gzip.compress(text.replace(",", "\t").encode()))
     found = []
-    for name in ("T.CSV", "t.tsv", "t.csv.gz"):
+    for name in ("T.CSV", "t.tsv", "t.csv.gz", "t.tsv.gz"):
         source = open_source(tmp_path / name, SourceOptions())
         assert source.names == ("a", "b")
         ((_, chunk),) = source.pools[0].read()

@@ -274,7 +274,12 @@ def test_the_share_of_real_examples_decides_where_generated_ones_contradict(trai
 
 def test_generated_pixels_have_the_values_of_real_ones(trained_bype, monkeypatch):
     run, seen = TrainedRun.open(trained_bype), []
-    monkeypatch.setattr(augmentation, "classifier_loss", lambda classifier, x, labels: (seen.append(x), classifier(x).sum())[1])
+
+    def loss(classifier, x, labels):
+        seen.append(x)
+        return classifier(x).sum()
+
+    monkeypatch.setattr(augmentation, "classifier_loss", loss)
     classifier_error(run, run.store(), "prior", 0.4, epochs=1)
     for x in seen:
         assert torch.equal(x, as_model_input((256 * x).floor().byte()))

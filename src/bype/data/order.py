@@ -107,7 +107,6 @@ class KeyedPermutation:
 class Window:
     """Rows that are shuffled together."""
 
-    number: int
     stop: int
     """The position in the epoch at which the next window begins."""
     blocks: list[int]
@@ -166,7 +165,7 @@ class Order:
         slots = np.arange(window * width, min((window + 1) * width, self.num_blocks), dtype=np.int64)
         end_of_full_blocks = int(slots[-1] + 1) * self.block_rows
         stop = end_of_full_blocks - (lacking if short_slot <= slots[-1] else 0)
-        return Window(window, stop, self._block_order(epoch)(slots).tolist())
+        return Window(stop, self._block_order(epoch)(slots).tolist())
 
     def _block_order(self, epoch: int) -> KeyedPermutation:
         return KeyedPermutation(self.num_blocks, derive_key(self.seed, "blocks", epoch))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bype.console import Report, no_report
 from bype.data.digits import Digits
 from bype.data.files import printable
 from bype.data.manifest import DTYPES, Manifest, check_examples
@@ -39,7 +40,7 @@ def prepare(
     seed: int = 0,
     binarise: bool = False,
     is_for_training: bool = True,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Report = no_report,
 ) -> Prepared:
     """Turn a user's data into a store.
 

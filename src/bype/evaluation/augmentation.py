@@ -4,7 +4,6 @@ Each generated example takes the label of the training example that its latents 
 that example, or from the prior's component around it.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bype.console import Report, no_report
 from bype.data.examples import StoreSource, TrainingOrder, as_model_input, as_stored
 from bype.data.manifest import PIXELS, Manifest
 from bype.data.order import derive_key
@@ -45,7 +45,7 @@ def classifier_error(
     *,
     epochs: int = 100,
     seed: int = 0,
-    report: Callable[[int, int], None] = lambda done, total: None,
+    report: Report = no_report,
 ) -> float:
     """Train a classifier on real and generated examples and return its test error in percent.
 
@@ -125,7 +125,7 @@ def export_generated(
     out: Path,
     *,
     seed: int = 0,
-    report: Callable[[int, int], None] = lambda done, total: None,
+    report: Report = no_report,
 ) -> Manifest:
     """Write a store with one generated example for each training example, with its label."""
     train = store.split("train")

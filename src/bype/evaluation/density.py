@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bype.console import Report, no_report
 from bype.data.examples import StoreSource, spread_rows
 from bype.distributed import Group
 from bype.evaluation.aggregate import estimate
@@ -114,7 +115,7 @@ def measure_density(
     options: DensityOptions,
     journal_path: Path,
     identity: dict[str, Any],
-    report: Callable[[int, int], None] = lambda done, total: None,
+    report: Report = no_report,
     group: Group | None = None,
     is_training_split: bool = False,
 ) -> tuple[Density, Tensor]:

@@ -2,7 +2,6 @@
 
 import io
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bype.console import Report, no_report
 from bype.data.examples import StoreSource
 from bype.data.files import FileError, read_json, to_json, write_atomic
 from bype.data.sources.base import require_package
@@ -72,7 +72,7 @@ def embed_split(
     fingerprint: str,
     out: Path,
     options: EmbeddingOptions | None = None,
-    report: Callable[[int, int], None] = lambda done, total: None,
+    report: Report = no_report,
 ) -> Embedded:
     """Write the latent means of a split, or this worker's shard of them.
 

@@ -204,7 +204,7 @@ class Prior(nn.Module, ABC):
         """Return p(z | y), the part of an evaluation's distribution that stands for one class."""
         raise ValueError(
             "no class has points of its own here; train with labelled points: "
-            "give labels of at least two classes, and two points or more for each"
+            "give labels of at least two classes, and two points or more for each, which start as examples"
         )
 
     def leave_out(self, distribution: Distribution, rows: Tensor) -> Distribution:

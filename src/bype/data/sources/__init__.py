@@ -21,6 +21,7 @@ _BY_SUFFIX: dict[str, Callable[[Path, SourceOptions], Source]] = {
     ".csv": open_table,
     ".csv.gz": open_table,
     ".tsv": open_table,
+    ".tsv.gz": open_table,
     ".parquet": open_parquet,
     ".pq": open_parquet,
     **dict.fromkeys(IMAGE_SUFFIXES, open_images),
@@ -42,7 +43,7 @@ def open_source(source: Path | str, options: SourceOptions) -> Source:
         _refuse(options.label, "--label", "tables; folders in a folder of images are its classes")
         if is_idx_folder(path) or is_cifar_folder(path):
             _refuse(options.size, "--size", "folders of images and columns of images")
-            return open_idx(path, options) if is_idx_folder(path) else open_cifar(path, options)
+            return open_idx(path) if is_idx_folder(path) else open_cifar(path)
         return open_images(path, options)
     if not path.exists():
         beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []

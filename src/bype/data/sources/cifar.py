@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bype.data.sources.base import Chunk, Pool, Source, SourceError, SourceOptions, numbered
+from bype.data.sources.base import Chunk, Pool, Source, SourceError, numbered
 
 _SHAPE = (3, 32, 32)
 _ROW_BYTES = 1 + 3 * 32 * 32
@@ -18,7 +18,7 @@ def is_cifar_folder(folder: Path) -> bool:
     return (folder / "data_batch_1.bin").is_file()
 
 
-def open_cifar(folder: Path, options: SourceOptions) -> Source:
+def open_cifar(folder: Path) -> Source:
     """Open CIFAR-10's batches: 10,000 training images, drawn at random, become the validation split."""
     train = sorted(folder.glob("data_batch_*.bin"))
     test = [folder / "test_batch.bin"]

@@ -9,7 +9,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from bype.data.sources.base import CHUNK_BYTES, Chunk, Pool, Source, SourceError, SourceOptions, numbered
+from bype.data.sources.base import CHUNK_BYTES, Chunk, Pool, Source, SourceError, numbered
 
 _NUM_VALIDATION = 10_000
 _DIGITS = 10
@@ -23,7 +23,7 @@ def is_idx_folder(folder: Path) -> bool:
 _DAMAGED = (OSError, EOFError, zlib.error)
 
 
-def open_idx(folder: Path, options: SourceOptions) -> Source:
+def open_idx(folder: Path) -> Source:
     """Open MNIST's files: the last 10,000 training images become the validation split, as the authors do."""
     pools = []
     shapes = set()
