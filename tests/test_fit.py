@@ -63,20 +63,6 @@ def test_a_table_of_many_scales_is_no_worse_than_factor_analysis(tmp_path, capsy
     assert ratio.max() < 2
 
 
-def test_a_worse_model_is_said_to_be_worse(tmp_path):
-    run = tmp_path / "run"
-    np.save(tmp_path / "table.npy", load_breast_cancer().data.astype(np.float32))
-    assert fit(tmp_path / "table.npy", run) == 0
-    (found,) = read_results(run).evaluations
-    baseline = dataclasses.replace(found.baseline, error_of_difference=0.5)
-    value = dataclasses.replace(baseline.negative_log_likelihood, value=baseline.negative_log_likelihood.value + 3.0)
-    worse = dataclasses.replace(found.density, negative_log_likelihood=value, normalised=None)
-    assert baseline.verdict(worse, 30).startswith(
-        "The model is 3.0 ± 0.5 nats per example (0.144 bits per dimension) worse"
-    )
-    assert "Try more --minutes" in baseline.verdict(worse, 30)
-
-
 @pytest.mark.parametrize("count", [20, 60])
 def test_few_images_are_enough(digits, tmp_path, count):
     names = sorted(digits.iterdir())[:count]

@@ -102,6 +102,12 @@ def test_a_difference_within_its_error_is_called_so():
         assert ("Try more" in verdict) == (error == 1.0)
 
 
+def test_a_worse_model_is_said_to_be_worse():
+    verdict = baseline_of(20.0, error=0.5).verdict(density_of(23.0), 30)
+    assert verdict.startswith("The model is 3.0 ± 0.5 nats per example (0.144 bits per dimension) worse")
+    assert "Try more --minutes" in verdict
+
+
 def test_one_example_tells_little():
     verdict = baseline_of(20.0, error=0.0, num_examples=1).verdict(density_of(25.0), 144)
     assert "5.0 nats per example (0.050 bits per dimension) worse" in verdict

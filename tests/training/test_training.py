@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import typing
 from contextlib import closing
 from pathlib import Path
 
@@ -42,7 +43,7 @@ from bype.pseudocoreset.settings import (
 from bype.run import checkpoint, directory
 from bype.run.build import build_model, model_bytes
 from bype.run.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
-from bype.run.config import ConfigError, TrainingConfig
+from bype.run.config import ConfigError, LikelihoodName, Network, TrainingConfig
 from bype.run.directory import RunDirectory, RunError, read_config
 from bype.run.opened import TrainedRun
 from bype.span import Span
@@ -126,31 +127,48 @@ def test_the_same_config_gives_the_same_run_and_another_seed_another(store, tmp_
     assert metrics(tmp_path / "a")[0] != metrics(tmp_path / "c")[0]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"prior": "gaussian"},
-        {"prior": "vamp"},
-        {"prior": "vamp", "vamp_start": "examples"},
-        {"prior": "exemplar"},
-        {"prior": "exemplar", "neighbours": 2},
-        {"rule": FrozenSettings()},
-        {"rule": PSVISettings(every="1 epoch", optimiser="plain", step_size=1e-8, steps=1)},
-        {"network": "hvae", "rule": PSVISettings(every="1 epoch", centring="pixels")},
-        {"network": "convhvae"},
-        {"network": "residual", "length": "2 steps", "validate_every": "2 steps"},
-        {"likelihood": "gaussian"},
-        {"likelihood": "learned-gaussian"},
-        {"likelihood": "bernoulli"},
-        {"likelihood": "discretised-logistic"},
-        {"window_blocks": 1, "normalise_gradients": False},
-    ],
-    ids=str,
-)
+ON_IMAGES = [
+    {"prior": "gaussian"},
+    {"prior": "vamp"},
+    {"prior": "vamp", "vamp_start": "examples"},
+    {"prior": "exemplar"},
+    {"prior": "exemplar", "neighbours": 2},
+    {"rule": FrozenSettings()},
+    {"rule": PSVISettings(every="1 epoch", optimiser="plain", step_size=1e-8, steps=1)},
+    {"network": "hvae", "rule": PSVISettings(every="1 epoch", centring="pixels")},
+    {"network": "convhvae"},
+    {"network": "residual", "length": "2 steps", "validate_every": "2 steps"},
+    {"likelihood": "gaussian"},
+    {"likelihood": "learned-gaussian"},
+    {"likelihood": "diagonal-gaussian"},
+    {"likelihood": "bernoulli"},
+    {"likelihood": "discretised-logistic"},
+    {"window_blocks": 1, "normalise_gradients": False},
+]
+ON_TABLES = [
+    {"network": "dense", "likelihood": likelihood}
+    for likelihood in ("learned-gaussian", "diagonal-gaussian", "conditional-gaussian", "robust-gaussian")
+]
+
+
+@pytest.mark.parametrize("changes", ON_IMAGES, ids=str)
 def test_every_choice_trains(store, tmp_path, changes):
     outcome = train(replace(**changes), store, tmp_path / "run")
     assert outcome.state == "finished"
     assert np.isfinite(outcome.best)
+
+
+@pytest.mark.parametrize("changes", ON_TABLES, ids=str)
+def test_every_choice_for_tables_trains(features, tmp_path, changes):
+    outcome = train(replace(**changes), features, tmp_path / "run")
+    assert outcome.state == "finished"
+    assert np.isfinite(metrics(tmp_path / "run")[-1]["train"]["negative_elbo"])
+
+
+@pytest.mark.parametrize(("field", "choices"), [("likelihood", LikelihoodName), ("network", Network)])
+def test_no_choice_is_left_out(field, choices):
+    tried = {getattr(TINY, field), *(changes[field] for changes in ON_IMAGES + ON_TABLES if field in changes)}
+    assert tried == set(typing.get_args(choices))
 
 
 def test_feature_vectors_train_without_a_validation_split(features, tmp_path):
