@@ -162,7 +162,9 @@ def test_every_choice_trains(store, tmp_path, changes):
 def test_every_choice_for_tables_trains(features, tmp_path, changes):
     outcome = train(replace(**changes), features, tmp_path / "run")
     assert outcome.state == "finished"
-    assert np.isfinite(metrics(tmp_path / "run")[-1]["train"]["negative_elbo"])
+    losses = [line["train"]["negative_elbo"] for line in metrics(tmp_path / "run") if line.get("train")]
+    assert np.isfinite(losses).all()
+    assert len(losses) == 2
 
 
 @pytest.mark.parametrize(("field", "choices"), [("likelihood", LikelihoodName), ("network", Network)])
