@@ -53,7 +53,8 @@ def test_the_definition_is_the_sum_over_components(shared, rows):
 def test_a_kernel_does_what_the_definition_says(kernel, shared, with_gradient, with_ids, block, rows, monkeypatch):
     # A block of one to four elements cuts rows and components everywhere; the floor of 512 columns must go too.
     monkeypatch.setattr(kernels, "BLOCK_ELEMENTS", block)
-    monkeypatch.setattr(kernels, "_CACHED_ELEMENTS", block)
+    monkeypatch.setattr(kernels, "_CACHED_ROWS", block)
+    monkeypatch.setattr(kernels, "_CACHED_COMPONENTS", block)
     monkeypatch.setattr(kernels, "_MIN_COMPONENTS", 1)
     means, log_variance, weights = make_mixture(shared)
     leaves = [rows, means, log_variance, weights.log()]

@@ -21,8 +21,8 @@ from bype.distributions import LOG_TWO_PI, DiagonalNormal, squared_length
 
 BLOCK_ELEMENTS = 2**22
 """The largest rows x components block that is held at once: 16 MB in float32."""
-_CACHED_ELEMENTS = 2**20
-"""The same without a gradient, where the block should fit into the processor's cache."""
+_CACHED_ROWS, _CACHED_COMPONENTS = 1024, 512
+"""The sides of a block without a gradient: it fits into the processor's cache, and neither side makes products slow."""
 _RECOMPUTED_ELEMENTS = 2**18
 """The same where blocks are computed again for a gradient."""
 _MIN_COMPONENTS = 512
@@ -201,8 +201,7 @@ def by_peaks(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None =
     They all come from one product, biases and squares of rows included. Rows that are far from every component are
     scored once more by :func:`by_products`.
     """
-    step = max(1, _CACHED_ELEMENTS // len(components.means))
-    return _joined([_peak_block(components, rows) for rows in torch.split(rows_BD, step)])
+    return _joined([_peak_block(components, rows) for rows in torch.split(rows_BD, _CACHED_ROWS)])
 
 
 def _peak_block(components: Components, rows_BD: Tensor) -> Tensor:
@@ -210,9 +209,10 @@ def _peak_block(components: Components, rows_BD: Tensor) -> Tensor:
     offset_BD = rows_BD - components.centre
     half_square_B = squared_length(offset_BD).mul_(-0.5 * torch.exp(-components.log_variance))
     features_BF = torch.cat([offset_BD, half_square_B[:, None], torch.ones_like(half_square_B)[:, None]], 1)
+    sum_B = torch.zeros_like(half_square_B)
     with torch.autocast(rows_BD.device.type, enabled=False):
-        exponent_BM = features_BF @ components.peak_coefficients
-    sum_B = exponent_BM.clamp_min_(floor).exp_().sum(1)
+        for coefficients_FM in torch.split(components.peak_coefficients, _CACHED_COMPONENTS, 1):
+            sum_B += (features_BF @ coefficients_FM).clamp_min_(floor).exp_().sum(1)
     log_prob_B = sum_B.log() + components.log_peak
     is_far_B = sum_B < 1e7 * len(components.means) * math.exp(floor)
     if is_far_B.any():
