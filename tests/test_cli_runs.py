@@ -252,7 +252,7 @@ def test_fit_goes_from_a_folder_of_photographs_to_a_page(tmp_path, capsys):
     assert "Pseudocoreset" in page
     assert Store(tmp_path / "run" / "store").manifest.shape == (3, 16, 16)
     assert main(words) == 0  # a second time: nothing is lost, the page is made again
-    assert f"resuming {tmp_path / 'run'}" in capsys.readouterr().out
+    assert f"{tmp_path / 'run'} is trained already" in capsys.readouterr().out
     assert main(["fit", str(folder), "--out", str(folder)]) == 1
     assert "not empty" in capsys.readouterr().err
 

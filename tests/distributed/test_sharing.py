@@ -57,7 +57,7 @@ def test_an_embedding_by_three_processes_is_that_of_one(tmp_path):
     words = ["-m", "bype", "embed", str(run), "--split", "train", "--out"]
     finish([sys.executable, *words, str(tmp_path / "one")])
     text = finish(torchrun(3, *words, str(tmp_path / "three")))
-    assert "70,000 latent means" in text
+    assert "70,000 embeddings" in text
     assert json.loads((tmp_path / "three" / "complete.json").read_text()) == {"parts": 5, "rows": 70_000}
     for number in range(5):
         ours, theirs = (np.load(tmp_path / name / f"part-{number:06d}.npz") for name in ("three", "one"))

@@ -123,7 +123,7 @@ class TrainedRun:
         if difference := different_column(self.data.names, found.names):
             raise RunError(
                 f"{place} has other columns than {self.folder} was trained on: {difference}; "
-                f"rename columns, or give the same ones in the same order"
+                f"give the same columns in the same order, or rename them"
             )
 
 
