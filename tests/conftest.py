@@ -5,10 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bype.data.prepare import prepare
 from bype.data.sources import idx
 from small_runs import feature_store, image_store, small_run
+
+# As in the processes that tests start: with another number of threads, sums are rounded otherwise.
+torch.set_num_threads(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

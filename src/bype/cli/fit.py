@@ -74,7 +74,7 @@ def fit(words: list[str]) -> int:
     from bype.report.contents import gather
     from bype.report.page import render
     from bype.run.choice import length_of, suitable_config
-    from bype.run.directory import read_config
+    from bype.run.directory import read_config, read_status
     from bype.run.opened import TrainedRun
     from bype.training.display import Display, display_here
     from bype.training.loop import train
@@ -84,7 +84,7 @@ def fit(words: list[str]) -> int:
     request, is_trained = _Request.of(options), False
     if (options.out / "store").exists() or (options.out / "config.json").exists():
         request = _require_same_request(options, request)
-        if is_trained := _is_trained(options.out):
+        if is_trained := read_status(options.out).get("state") == "finished":
             say(
                 f"{options.out} is trained already; showing its results. To train longer, choose another --out and "
                 f"more --minutes."
@@ -269,14 +269,6 @@ def _command_for_own_store(options: _Fit) -> str:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _is_trained(out: Path) -> bool:
-    """Tell whether the training in a folder has come to its end."""
-    from bype.data.files import read_json
-
-    status = read_json(out / "status.json") if (out / "status.json").exists() else None
-    return isinstance(status, dict) and status.get("state") == "finished"
 
 
 def _is_own_store(options: _Fit) -> bool:

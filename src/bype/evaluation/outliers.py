@@ -150,23 +150,23 @@ def score_examples(
     options = options or ScoreOptions()
     store = run.store(data)
     split = store.split(split_name or default_split(store))
-    is_training = split.name == "train" and store.manifest.fingerprint == run.data.fingerprint
     rows = spread_rows(len(split), options.num_examples or len(split))
     sources = split.origins(rows)
     is_own = store.manifest.fingerprint == run.data.fingerprint
-    linear = references = average = None
+    train = linear = references = average = None
     if is_own or not came_without_data(run.folder, run.data):
         train = own_store(run.folder, run.data, data).split("train")
         with stage("fitting the linear model"):
             linear = fit_linear(
                 run.model.scaled(StoreSource(train)), run.data.shape, run.config.latent_dim, run.config.seed
             )
+    scorer = _Scorer(run.model, linear, options.num_samples)
+    if train is not None:
         with stage("scoring training examples") as report:
-            chosen = spread_rows(len(train), options.num_references)
-            references = _Scorer(run.model, linear, options.num_samples).score(train, chosen, True, report=report)
+            references = scorer.score(train, spread_rows(len(train), options.num_references), True, report=report)
         average = None if references.column_terms is None else references.column_terms.mean(0)
     with stage("scoring examples") as report:
-        found = _Scorer(run.model, linear, options.num_samples).score(split, rows, is_training, average, report)
+        found = scorer.score(split, rows, is_own and split.name == "train", average, report)
     return ExampleScores(
         rows=rows,
         log_likelihood=found.log_likelihood,

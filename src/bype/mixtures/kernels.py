@@ -24,7 +24,7 @@ BLOCK_ELEMENTS = 2**22
 _CACHED_ROWS, _CACHED_COMPONENTS = 1024, 512
 """The sides of a block without a gradient: it fits into the processor's cache, and neither side makes products slow."""
 _RECOMPUTED_ELEMENTS = 2**18
-"""The same where blocks are computed again for a gradient."""
+"""The largest block where blocks are worked out again for a gradient."""
 _MIN_COMPONENTS = 512
 """Blocks with fewer components would spend their time on overhead: fewer rows are taken instead."""
 _LOG_NOTHING = -60.0

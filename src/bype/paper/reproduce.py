@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from bype.data.examples import StoreSource
-from bype.data.files import read_json, to_json, write_atomic
+from bype.data.files import to_json, write_atomic
 from bype.data.store import Store
 from bype.evaluation import generation
 from bype.evaluation.augmentation import classifier_error
@@ -22,7 +22,7 @@ from bype.paper.provenance import commit, describe_run, is_capped
 from bype.paper.records import FILE_NAME, PLATE_LINES, Record
 from bype.plates import is_image_shape, plate, png, to_bytes
 from bype.run.config import TrainingConfig
-from bype.run.directory import RunError, read_config
+from bype.run.directory import RunError, read_config, read_status
 from bype.run.lock import LockError, RunLock
 from bype.run.opened import TrainedRun
 from bype.training.display import Display
@@ -159,9 +159,8 @@ def _fill(
     """Train and measure what a cell still lacks, and write its record."""
     protocol, folder = protocol.of(cell.network), workplace / "run"
     config = config_of(cell, protocol)
-    if not _is_trained(
-        folder, config, store
-    ):  # to call train again would describe this machine and not the one that trained
+    # To call train for a finished run would describe this machine, and not the one that trained.
+    if not _is_trained(folder, config, store):
         _note_commit(workplace)
         outcome = train(config, store.folder, folder, display)
         if outcome.state != "finished" or outcome.signal is not None:  # there are other cells, and much to measure
@@ -185,8 +184,7 @@ def _fill(
 
 
 def _is_trained(folder: Path, config: TrainingConfig, store: Store) -> bool:
-    status = folder / "status.json"
-    if not status.exists() or read_json(status)["state"] != "finished":
+    if read_status(folder).get("state") != "finished":
         return False
     trained, data = read_config(folder)
     if data.fingerprint != store.manifest.fingerprint:

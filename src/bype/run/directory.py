@@ -185,12 +185,11 @@ class RunDirectory:
         return status.get("checkpoint", status.get("step")) != 0
 
     def _status(self) -> dict[str, Any]:
-        """Return the status, empty if there is none or it cannot be read."""
+        """Return the status, empty if it cannot be read."""
         try:
-            status = read_json(self.folder / "status.json")
+            return read_status(self.folder)
         except FileError:
             return {}
-        return status if isinstance(status, dict) else {}
 
     def is_finished(self) -> bool:
         """Tell whether training has come to its end."""
@@ -265,6 +264,15 @@ def read_config(folder: Path) -> tuple[TrainingConfig, DataIdentity]:
     except ValueError as error:
         raise RunError(f"{folder / 'config.json'}: {error}") from error
     return file.config, file.data
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """Read the state of a run, empty if there is none."""
+    path = folder / "status.json"
+    status = read_json(path) if path.exists() else {}
+    if not isinstance(status, dict):
+        raise FileError(f"{path} does not hold the state of a run; remove it and run the same command again")
+    return status
 
 
 def _newest(fields: Any) -> Any:
