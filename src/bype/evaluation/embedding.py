@@ -113,7 +113,7 @@ def embed_split(
     _settle(out, identity)
     paths = [out / f"part-{number:06d}.{options.format}" for number in range(-(-len(split) // PART_ROWS))]
     prior = run.model.prior_distribution() if options.num_samples else None
-    is_training = split.name == "train" and fingerprint == run.data.fingerprint
+    is_training = run.is_training_split(fingerprint, split.name)
     number, count = options.shard
     own = range(number, len(paths), count)
     for done, part in enumerate(own, start=1):

@@ -99,7 +99,7 @@ def evaluate(
         with stage("comparing with the aggregate posterior"):
             chosen = torch.from_numpy(spread_rows(len(rows), _MAX_GAP_IMAGES))
             prior = run.model.prior_distribution()
-            if _is_training_split(run, store, split_name):
+            if run.is_training_split(store.manifest.fingerprint, split_name):
                 prior = run.model.prior.leave_out(prior, torch.from_numpy(rows)[chosen])
             gap = prior_gap(
                 DiagonalNormal(queries.mean[chosen], queries.log_variance[chosen]),
@@ -161,12 +161,8 @@ def _measure(
     identity = _identity(run, store, split_name)
     journal = _journal(run, store, split_name, density)
     source = StoreSource(store.split(split_name), run.model.device)
-    is_training = _is_training_split(run, store, split_name)
+    is_training = run.is_training_split(store.manifest.fingerprint, split_name)
     return measure_density(run.model, source, density, journal, identity, report, group, is_training)
-
-
-def _is_training_split(run: TrainedRun, store: Store, split_name: str) -> bool:
-    return split_name == "train" and store.manifest.fingerprint == run.data.fingerprint
 
 
 def _journal(run: TrainedRun, store: Store, split_name: str, density: DensityOptions) -> Path:

@@ -110,6 +110,10 @@ class TrainedRun:
         self.require_kind(store.folder, store.manifest)
         return store
 
+    def is_training_split(self, fingerprint: str, split_name: str) -> bool:
+        """Tell whether a split of the store with this fingerprint holds the examples that the run was trained on."""
+        return split_name == "train" and fingerprint == self.data.fingerprint
+
     def require_kind(self, place: Path | str, found: "Manifest | Source") -> None:
         """Refuse examples at ``place`` that are of another kind than those that the run was trained on."""
         if (found.shape, found.dtype) != (self.data.shape, self.data.dtype):
