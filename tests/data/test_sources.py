@@ -233,6 +233,16 @@ def test_broken_tables_name_the_line(tmp_path, text, message):
         prepare(tmp_path / "t.csv", tmp_path / "store", SourceOptions(label="q"))
 
 
+def test_of_many_columns_a_message_names_the_first_and_the_nearest(tmp_path):
+    (tmp_path / "t.csv").write_text(
+        ",".join([*(f"gene_{k}" for k in range(2000)), "kind"]) + "\n" + "1," * 2000 + "a\n"
+    )
+    expected = "no column 'knd'; it has gene_0, .*, gene_9 and 1,991 others; did you mean 'kind'"
+    with pytest.raises(SourceError, match=expected) as error:
+        prepare(tmp_path / "t.csv", tmp_path / "store", SourceOptions(label="knd"))
+    assert len(str(error.value)) < 300 + len(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [

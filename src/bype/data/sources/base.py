@@ -1,7 +1,7 @@
 """What all sources share."""
 
 import importlib.util
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ SPLIT_NAMES = {"train": "train", "training": "train", "validation": "validation"
                "val": "validation", "dev": "validation", "test": "test", "testing": "test"}  # fmt: skip
 """What files and folders of a split are called, in lower case."""
 
-_NAMED = 3
+_NAMED = 10
 
 
 class SourceError(ValueError):
@@ -107,14 +107,24 @@ def shares(splits: Collection[str | None], split: str | None) -> tuple[float, fl
     return tuple(0.0 if name in splits else 0.1 for name in ("validation", "test"))  # type: ignore[return-value]
 
 
+def no_column(file: Path, label: str, names: Sequence[str]) -> SourceError:
+    """Return the error that there is no such column; of many names only the first are listed, and the nearest."""
+    return SourceError(f"{file} has no column {label!r}; it has {_listed(names)}{did_you_mean(label, names)}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} others" if len(names) > _NAMED else "")
+
+
 def wanted_columns(file: Path, names: Collection[str], wanted: tuple[str, ...]) -> list[str]:
     """Return the columns that a model takes, or say which are not there."""
-    lacking = [name for name in wanted if name not in names]
+    there = set(names)
+    lacking = [name for name in wanted if name not in there]
     if len(lacking) == 1:
         name = lacking[0]
         raise SourceError(f"{file} has no column {name!r}, which the model takes{did_you_mean(name, names)}")
     if lacking:
-        some = ", ".join(map(repr, lacking[:_NAMED])) + (", …" if len(lacking) > _NAMED else "")
+        some = _listed([repr(name) for name in lacking])
         raise SourceError(
             f"{file} lacks {len(lacking)} of the {len(wanted)} columns that the model takes: {some}; "
             f"rename columns or add them, in any order"

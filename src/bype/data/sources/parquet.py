@@ -22,6 +22,7 @@ from bype.data.sources.base import (
     SourceOptions,
     as_floats,
     can_be_stored,
+    no_column,
     numbered,
     remedy_for,
     require_distinct,
@@ -30,7 +31,6 @@ from bype.data.sources.base import (
     wanted_columns,
 )
 from bype.data.sources.image_files import ImageFile, open_image_files
-from bype.suggestions import did_you_mean
 
 _BATCH_ROWS = 1024
 _BATCH_PICTURES = 16
@@ -155,8 +155,7 @@ class _Table:
         self._schema = schemas[0]
         self.columns = {field.name: str(field.type) for field in self._schema}
         if label is not None and label not in self.columns:
-            near = did_you_mean(label, self.columns)
-            raise SourceError(f"{files[0]} has no column {label!r}; it has {', '.join(self.columns)}{near}")
+            raise no_column(files[0], label, [*self.columns])
         is_usual = "label" in self.columns and "label" not in options.columns
         self.label = label if label is not None else "label" if is_usual else None
         types = self._arrow.types
@@ -173,11 +172,10 @@ class _Table:
         self.picture_column = pictures[0] if pictures else None
         left_out = {self.label} | self._index_columns()
         self.features = [] if pictures else [name for name in self.columns if name not in left_out]
-        if any(name in options.columns for name in self.features):
+        if not set(options.columns).isdisjoint(self.features):
             self.features = wanted_columns(files[0], self.columns, options.columns)
-        self.unused = (
-            () if pictures else tuple(name for name in self.columns if name not in {*left_out, *self.features})
-        )
+        known = left_out | {*self.features}
+        self.unused = () if pictures else tuple(name for name in self.columns if name not in known)
         used = {self.label, self.picture_column, *self.features}
         require_distinct(files[0], [name for name in self._schema.names if name in used])
         for name in self.features:

@@ -20,11 +20,11 @@ from bype.data.sources.base import (
     Source,
     SourceError,
     SourceOptions,
+    no_column,
     numbered,
     require_distinct,
     wanted_columns,
 )
-from bype.suggestions import did_you_mean
 
 _GAPS = ("", "?", "-", "na", "n/a", "nan", "null", "none", "inf", "-inf")
 _ENCODE_TEXT = (
@@ -78,15 +78,16 @@ class _Table:
                 f"index of a pandas table, write the file with to_csv(..., index=False), else give it a name"
             )
         if label is not None and label not in self.columns:
-            near = did_you_mean(label, self.columns)
-            raise SourceError(f"{path} has no column {label!r}; it has {', '.join(self.columns)}{near}")
+            raise no_column(path, label, self.columns)
         self.label_column = None if label is None else self.columns.index(label)
         self.features = [name for k, name in enumerate(self.columns) if k != self.label_column]
-        if self.has_header and any(name in wanted for name in self.columns):
+        if self.has_header and not set(wanted).isdisjoint(self.columns):
             self.features = wanted_columns(path, self.columns, wanted)
-        require_distinct(path, [name for name in self.columns if name == label or name in self.features])
-        self._places = [self.columns.index(name) for name in self.features]
-        self.unused = [name for k, name in enumerate(self.columns) if k not in (*self._places, self.label_column)]
+        used = {label, *self.features}
+        require_distinct(path, [name for name in self.columns if name in used])
+        place_of = {name: place for place, name in enumerate(self.columns)}
+        self._places = [place_of[name] for name in self.features]
+        self.unused = [name for name in self.columns if name not in used]
         if not self.features:
             raise SourceError(f"{path} has no column of features")
         classes: set[str] = set()
