@@ -64,14 +64,14 @@ def main() -> int:
                 run = RunDirectory(folder / f"run-{prior}-{n}").__enter__()
                 trainers[n] = Trainer(config, store, RunReporter(run, Display()))
                 for _ in range(STEPS):
-                    trainers[n]._train_step()
+                    trainers[n].take_step()
                 memory[n] = anonymous_bytes() - before
             seconds: dict[int, list[float]] = {n: [] for n in stores}
             for _ in range(ROUNDS):
                 for n, trainer in trainers.items():
                     start = time.perf_counter()
                     for _ in range(STEPS):
-                        trainer._train_step()
+                        trainer.take_step()
                     seconds[n].append((time.perf_counter() - start) / STEPS)
             small, large = (statistics.median(seconds[n]) for n in stores)
             more = max(0, memory[10**8] - memory[50_000]) / 1e6

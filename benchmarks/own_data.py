@@ -266,7 +266,7 @@ def pages(out: Path) -> Iterator[str]:
         yield from head(
             "images", "seed", "ours", "PCA", "PCA, same flips and shifts", "factor analysis", "mean image",
             "ours − PCA, bits per dimension", "gained in training", "kNN (K = 5), %", "on PCs, %", "squared error",
-            "of PCA", "draws that count",
+            "of PCA", "effective sample size",
         )  # fmt: skip
         for record in images:
             nats, baseline = all_nats(record), record["evaluation"]["baseline"]
@@ -291,7 +291,7 @@ def latents_page(out: Path, beside: Path) -> Iterator[str]:
     """Print what more latents change: the records of image sets in a folder, beside those with the usual number."""
     yield from head(
         "images", "seed", "latents", "ours", "PCA, as many latents", "best PCA (its latents)", "squared error",
-        "of PCA", "kNN (K = 5), %", "draws that count",
+        "of PCA", "kNN (K = 5), %", "effective sample size",
     )  # fmt: skip
     for path in sorted(out.glob("*.json")):
         more = json.loads(path.read_text())
@@ -322,7 +322,7 @@ def _lines_of_tables(records: list[dict[str, Any]]) -> Iterator[str]:
         by_table.setdefault(record["set"], []).append(record)
     yield from head(
         "table", "rows, columns, latents", *names, "not worse than factor analysis", "than normal and mixture",
-        "draws that count",
+        "effective sample size",
     )  # fmt: skip
     counts = dict.fromkeys(rivals, 0)
     for table, of_table in by_table.items():

@@ -31,7 +31,7 @@ LAYERS = [
 # Networks hold no probability; data and the several processes know nothing of the method.
 FORBIDDEN = {"networks": {"distributions", "likelihoods"}}
 INDEPENDENT = {"data", "distributed"}
-LEAVES = {"console", "memory", "plates", "span", "suggestions", "system"}
+LEAVES = {"console", "memory", "plates", "span", "system", "wording"}
 MAY_NAME_PRIORS_AND_RULES = {"priors", "pseudocoreset"}
 BUILDER = SOURCE / "run" / "build.py"
 

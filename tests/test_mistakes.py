@@ -123,6 +123,7 @@ MISTAKES = {
     "semicolons": ("fit semicolons.csv --out new/run", "write it with commas, and with decimal points"),
     "images of floats": ("data prepare floats.npy --out new/store", "(255 * x).round().astype('uint8')"),
     "a sheet that is no picture": ("data check images/store --sheet new/sheet", "ends in .png"),
+    "a sheet of a table": ("data check features/store --sheet new/x.png", "leave out --sheet"),
     "a sheet in no folder": ("data check images/store --sheet new/deep/x.png", "choose another --sheet"),
     "a class without points": ("sample run --label 0 --out new/x.png", "give labels of at least two classes"),
     "a folder instead of a name on the hub": ("fetch photos --out new/model", "OWNER/NAME"),

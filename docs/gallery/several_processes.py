@@ -10,8 +10,8 @@ PyTorch's launcher::
         -m bype train fashion-mnist/vae/bype --data store --out run
 
 Every process takes a part of each batch, so the batch size means the same as with one
-process. Killed and started again, the run resumes from its newest checkpoint, and ends
-to the bit as if nothing had happened. :doc:`More </scaling/running>`.
+process. If the run is killed, the same command resumes it from its newest checkpoint, and
+the result is the same to the bit. :doc:`More </scaling/running>`.
 
 The script below does it from Python. Start it with ``torchrun --standalone
 --nproc-per-node 4 several_processes.py``.

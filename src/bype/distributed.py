@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from bype.wording import first_line
+
 _START_SECONDS = 300
 """How many seconds processes wait for each other at the start, while some still load their libraries."""
 
@@ -75,9 +77,9 @@ class Group:
         return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
     def check_launcher(self) -> None:
-        """Stop if the process that started this one is gone: it could not stop this one, which may be replaced."""
+        """Stop if the launcher is gone: nobody could stop this process, while another one may take its place."""
         if self.launcher is not None and os.getppid() != self.launcher:
-            raise GroupError("the process that started this one is gone, so it stops; start the command again")
+            raise GroupError("the launcher of this process is gone, so this process stops; start the command again")
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all processes, the same to the bit in each.
@@ -166,8 +168,7 @@ class Group:
 
 def _cause(error: Exception) -> str:
     """Return the message of a collective's error, without source locations and advice."""
-    first_line = (str(error).splitlines() or [type(error).__name__])[0]
-    cause = re.sub(r"\[/\S+\] ", "", first_line).split(". This is")[0]
+    cause = re.sub(r"\[/\S+\] ", "", first_line(error)).split(". This is")[0]
     return f"{cause}; set BYPE_TIMEOUT to wait for more seconds" if "Timed out" in cause else cause
 
 

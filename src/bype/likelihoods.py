@@ -26,9 +26,9 @@ _LARGEST_CHANGE = 10.0
 """The largest change of a log-variance by z, so that no latent makes it infinite."""
 
 _WRONG = 1e-3
-"""The share of wrong numbers that a robust likelihood starts with."""
+"""The share of outliers that a robust likelihood starts with."""
 _VARIANCE_OF_WRONG = 3.0**2
-"""The variance of wrong numbers, in data of variance 1."""
+"""The variance of outliers, in data of variance 1."""
 
 
 class Likelihood(nn.Module, ABC):
@@ -309,13 +309,12 @@ class ConditionalGaussian(Likelihood):
 
 
 class RobustGaussian(ConditionalGaussian):
-    r"""A :class:`ConditionalGaussian` for data of mean 0 and variance 1, in which a few numbers are wrong.
+    r"""A :class:`ConditionalGaussian` for data of mean 0 and variance 1 with a few outliers.
 
     .. math:: p(x_i \mid z) = (1 - \epsilon_i) \, N(x_i; \mu_i(z), \sigma_i^2(z)) + \epsilon_i \, N(x_i; 0, 3^2)
 
-    Where z says almost exactly what a number is, a single wrong one costs a plain Gaussian thousands of nats. Here z
-    says nothing about a wrong number. The probabilities of wrong numbers start at 0.001 and are learned. Examples are
-    drawn without wrong numbers.
+    Where z says almost exactly what a number is, a single outlier costs a plain Gaussian thousands of nats. Here z says
+    nothing about outliers. Their probabilities start at 0.001 and are learned. Examples are drawn without outliers.
 
     Parameters
     ----------
@@ -339,8 +338,8 @@ class RobustGaussian(ConditionalGaussian):
 
     def log_probs(self, x: Tensor, output: Tensor) -> Tensor:
         wide = torch.tensor(_VARIANCE_OF_WRONG, dtype=x.dtype, device=x.device)
-        wrong = F.logsigmoid(self.log_odds) + _normal_log_probs(x, torch.zeros_like(x), wide)
-        return torch.logaddexp(F.logsigmoid(-self.log_odds) + super().log_probs(x, output), wrong)
+        outlier = F.logsigmoid(self.log_odds) + _normal_log_probs(x, torch.zeros_like(x), wide)
+        return torch.logaddexp(F.logsigmoid(-self.log_odds) + super().log_probs(x, output), outlier)
 
 
 class Bernoulli(LinearLikelihood):

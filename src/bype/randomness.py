@@ -1,4 +1,4 @@
-"""Random numbers: generators that are derived and never carried, and the slice of a draw that a process takes."""
+"""Random numbers: generators that are derived from a seed and never saved, and the slice of a draw of a process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class SharedRows:
 
 
 RowRandomness = Randomness | BatchSlice | SharedRows
-"""Where random numbers for the rows of a batch come from: as above, a slice of a larger batch, or shared by rows."""
+"""Where random numbers for the rows of a batch come from: a generator, a slice of a larger batch, or shared by rows."""
 
 
 class GivenNoise:
@@ -74,7 +74,7 @@ class GivenNoise:
 
 
 Noise = RowRandomness | GivenNoise
-"""Where normal random numbers come from: as above, or from elsewhere."""
+"""Where normal random numbers come from: any :data:`RowRandomness`, or tensors that were drawn before."""
 
 
 def generator_for(seed: int, purpose: str, *numbers: int) -> torch.Generator:

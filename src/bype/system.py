@@ -90,7 +90,7 @@ def read_at(descriptor: int, buffer: memoryview, offset: int) -> int:
 
 
 def will_read(descriptor: int, offset: int, length: int) -> None:
-    """Tell the system that a part of a file will be read soon, if it listens."""
+    """Tell the system that a part of a file will be read soon, if it takes such hints."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_WILLNEED)
 

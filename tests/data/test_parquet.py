@@ -92,7 +92,7 @@ def test_pictures_in_files_named_after_splits(tmp_path):
     ("table", "message"),
     [
         ({"a": [1.0, None]}, "column 'a', row 1: not a finite number"),
-        ({"a": [1.0, 2.0], "label": [0, None]}, "no label in row"),
+        ({"a": [1.0, 2.0], "label": [0, None]}, "no label in row 1; fill it in"),
         ({"a": [1.0, 2.0], "label": [0, -1]}, "at least 0"),
         ({"a": ["x", "y"]}, "neither numbers nor images"),
         ({"a": [[1.0], [1.0, 2.0]]}, "differ in length"),

@@ -169,6 +169,11 @@ def test_the_same_call_gives_the_same_model_with_and_without_a_run_directory(tmp
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(ValueError, match="holds no fit; choose another run_dir"):
         bype.ByPEVAE(**TINY, run_dir=tmp_path / "mine").fit(X)
+    for path in (tmp_path / "run" / "checkpoints").rglob("*.safetensors"):
+        path.write_bytes(b"")
+    (tmp_path / "run" / "estimator.json").unlink()
+    with pytest.raises(ValueError, match="if the files are lost, choose another run_dir to train anew"):
+        bype.ByPEVAE(**TINY, run_dir=tmp_path / "run").fit(X)
 
 
 KILLED = """

@@ -442,6 +442,20 @@ def test_a_page_removes_old_figures_and_nothing_of_anyone_elses(tmp_path):
     assert "old" not in page.read_text().splitlines()
 
 
+def test_a_page_without_a_place_to_print_says_which_lines_it_lacks(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    for name, text in (("missing.md", None), ("plain.md", "words\n")):
+        page = tmp_path / name
+        if text is not None:
+            page.write_text(text)
+        assert main(["reproduce", "page", "--out", str(tmp_path / "empty"), "--page", str(page)]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert BEGIN in line
+        assert END in line
+        assert text is None or page.read_text() == text
+    assert not (tmp_path / "missing.md").exists()
+
+
 def test_a_measurement_of_other_data_is_not_taken_for_that_of_the_store(filled, tmp_path):
     out = Path(shutil.copytree(filled, tmp_path / "out", ignore=shutil.ignore_patterns("runs")))
     record = out / "mnist-vae-ours-500-0-reduced" / "record.json"

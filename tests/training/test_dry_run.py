@@ -33,6 +33,12 @@ def test_a_dry_run_times_all_parts_of_a_step_and_writes_nothing(labelled_store, 
     assert sorted(labelled_store.rglob("*")) == before
 
 
+def test_a_dry_run_speaks_of_early_stopping_only_if_there_is_any(labelled_store):
+    for patience, may_stop in (("0 epochs", False), ("2 epochs", True)):
+        *_, last = dry_run(small_config(patience=patience), labelled_store)
+        assert ("sooner if validation stops improving" in last) is may_stop
+
+
 def test_a_dry_run_refuses_what_training_refuses(tmp_path):
     with pytest.raises(ConfigError, match="flips and shifts are for images"):
         list(dry_run(small_config(flips=True), feature_store(tmp_path)))

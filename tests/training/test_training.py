@@ -363,7 +363,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_may_be_begun_otherwise(st
         raise RunError("out of order")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_train_step", break_down)
+        patched.setattr(Trainer, "take_step", break_down)
         with pytest.raises(RunError, match="out of order"):
             train(TINY, store, tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -371,14 +371,14 @@ def test_a_run_that_failed_before_its_first_checkpoint_may_be_begun_otherwise(st
 
 
 def test_who_is_asked_to_stop_in_the_last_step_has_finished(store, tmp_path, monkeypatch):
-    take = Trainer._train_step
+    take = Trainer.take_step
 
     def ask_at_the_end(trainer):
         if trainer.state.step == 17:
             signal.raise_signal(signal.SIGTERM)
         return take(trainer)
 
-    monkeypatch.setattr(Trainer, "_train_step", ask_at_the_end)
+    monkeypatch.setattr(Trainer, "take_step", ask_at_the_end)
     outcome = train(replace(rule=FrozenSettings()), store, tmp_path / "run")
     assert (outcome.state, outcome.signal) == ("finished", signal.SIGTERM)
     outcome = train(replace(), store, tmp_path / "other")
@@ -561,7 +561,7 @@ def test_spans():
         ({"clamp_points": 1}, "clamp_points: 1 is not true or false"),
         ({"learning_rate": -1.0}, "positive"),
         ({"learning_rate": float("nan")}, "learning_rate: nan is not a number"),
-        ({"length": "0 epochs"}, "longer than nothing"),
+        ({"length": "0 epochs"}, "more than 0, such as"),
         ({"dropout": 0.5}, "dropout is for the network dense alone"),
         ({"seed": -1}, "seed must not be negative"),
         ({"seed": 2**62}, "seed: .* is out of range"),

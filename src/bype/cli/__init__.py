@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bype.cli.options import UsageError
 from bype.cli.output import printing, say
-from bype.suggestions import did_you_mean
 from bype.system import print_stacks_on_signal
+from bype.wording import did_you_mean
 
 _COMMANDS = {
     ("fit",): ("fit", "DATA --out RUN", "prepare, train, evaluate and report in one go"),
@@ -34,8 +34,8 @@ _COMMANDS = {
     ("evaluate",): ("evaluate", "RUN", "measure likelihood, prior gap and kNN accuracy, draw a map"),
     ("augment",): ("augment", "RUN", "train classifiers with generated examples"),
     ("reproduce", "list"): ("reproduce", "", "name the paper's tables and figures, and what was run"),
-    ("reproduce", "cost"): ("reproduce", "", "estimate the hours of each on this machine"),
-    ("reproduce", "page"): ("reproduce", "--out DIR --page MD", "write them all into a page, from the records"),
+    ("reproduce", "cost"): ("reproduce", "", "estimate the hours of each table and figure here"),
+    ("reproduce", "page"): ("reproduce", "--out DIR --page MD", "write all tables and figures into a page"),
     ("reproduce",): ("reproduce", "ITEM --stores DIR --out DIR", "make a table or figure of the paper"),
 }
 _HEADINGS = {
@@ -95,7 +95,7 @@ def _usage() -> str:
     for (name, call), text in zip(calls.items(), texts, strict=True):
         lines += f"\n{_HEADINGS[name]}\n" if name in _HEADINGS else ""
         lines += f"  {call}\n      {text}\n" if is_narrow else f"  {call:<{width}}  {text}\n"
-    more = "Add --help to a command to see its options and an example.\nEach takes --json and --quiet.\n"
+    more = "Add --help to a command to see its options and an example.\nEach command takes --json and --quiet.\n"
     more += "For the version: bype --version\nFor completion in your shell: bype --print-completion bash\n(or zsh).\n"
     return f"usage: bype COMMAND ...\n{lines}\n{more}"
 

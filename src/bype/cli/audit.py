@@ -54,7 +54,7 @@ def audit(words: list[str]) -> int:
         print(f"{group.count:,} {group.kind}: median distance {group.median_distance:.3f}, {group.num_copies} copies")
         shares = {
             "ratio to the second nearest": group.by_ratio,
-            "the same ratio at one contrast": group.by_contrast,
+            "ratio at one contrast": group.by_contrast,
             "distance": group.by_distance,
         }
         for title, share in shares.items():

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from bype.cli.options import MaybePath, RunFolder, UsageError, parse
-from bype.cli.output import counted, result
+from bype.cli.output import result
+from bype.wording import counted
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from bype.cli.examples import split_of
-from bype.cli.options import MaybeName, MaybePath, RunFolder, UsageError, parse, quiet, shard_of
+from bype.cli.options import MaybeName, MaybePath, RunFolder, UsageError, parse, shard_of, without_default
 from bype.cli.output import result
+from bype.wording import counted
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class _Embed:
     """Also estimate the log-likelihood of each example, as bype score does, with this many draws"""
     device: str = "cpu"
     """Compute on cpu, or on cuda for a GPU"""
-    shard: Annotated[str | None, quiet("I/N")] = None
+    shard: Annotated[str | None, without_default("I/N")] = None
     """Do the part of worker I of N, counted from 0, such as 2/8; leave it out under torchrun"""
 
 
@@ -57,7 +58,7 @@ def embed(words: list[str]) -> int:
     )
     total = sum(part.num_rows for part in store.manifest.splits.values())
     count = f"{len(split):,}" + (f" of {total:,} (split {split.name})" if total > len(split) else "")
-    parts = "1 part" if found.num_parts == 1 else f"{found.num_parts} parts"
+    parts = counted(found.num_parts, "part")
     if found.num_done == found.num_parts:
         print(f"{count} embeddings of {run.config.latent_dim} dimensions in {options.out}, {parts}")
     else:

@@ -38,7 +38,7 @@ def split_of(run: "TrainedRun", data: Path | None, name: str | None) -> "Iterato
     source = open_source(data, SourceOptions(shape=run.data.shape, columns=run.data.names))
     run.require_kind(data, source)
     say_unused(source.unused)
-    with _terminated_in_order(), tempfile.TemporaryDirectory(prefix="bype-") as folder:
+    with _ended_by_signals_as_by_errors(), tempfile.TemporaryDirectory(prefix="bype-") as folder:
         made = Path(folder) / "store"
         with progress_bar("preparing") as progress:
             prepared = prepare(source, made, validation=0, test=0, is_for_training=False, progress=progress)
@@ -50,7 +50,7 @@ def split_of(run: "TrainedRun", data: Path | None, name: str | None) -> "Iterato
 
 
 @contextmanager
-def _terminated_in_order() -> Iterator[None]:
+def _ended_by_signals_as_by_errors() -> Iterator[None]:
     """Let a request to end, or a closed terminal, end the command as an error does: nothing is left behind."""
 
     def leave(number: int, _: object) -> None:

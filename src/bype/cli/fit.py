@@ -17,7 +17,8 @@ import tyro
 from bype.cli.data import say_skipped, say_unused
 from bype.cli.evaluate import describe
 from bype.cli.options import MaybeCount, MaybeName, UsageError, parse
-from bype.cli.output import counted, result, say
+from bype.cli.output import result, say
+from bype.wording import counted
 
 if TYPE_CHECKING:
     from bype.data.store import Store
@@ -45,7 +46,7 @@ class _Fit:
     """Take labels from this column of a table"""
     latent_dim: MaybeCount = None
     """Set the dimensions of the latent space; more of them give better likelihoods and reconstructions, and worse
-    samples. If left out: 40, or half the columns of a table, and at most a fifth of the training examples"""
+    samples. If left out: 40, but at most half the columns of a table and a fifth of the training examples"""
     points_start: Literal["examples", "noise"] = "examples"
     """Start pseudo-points as training examples, or as noise, which copies none: choose noise for private data. Then
     no class has points of its own, and bype sample --label does not work"""
@@ -208,14 +209,14 @@ _ADDED = {"latent_dim": None, "points_start": "examples", "files": None}
 def _digest(place: Path, out: Path) -> str | None:
     """Return a digest of the names, sizes and times of a file, or of all files below a folder that are not hidden.
 
-    A store never changes, and data on the hub have a revision: for these it is None, and if there is no such place.
+    Return None for a store, which never changes, for data on the hub, which have a revision, and if nothing is there.
     """
     from bype.data.store import is_store
 
     if not place.exists() or is_store(place):
         return None
     found = [place] if place.is_file() else []
-    seen = {os.path.realpath(out)}  # it may be below the data
+    seen = {os.path.realpath(out)}  # --out may be inside the folder of the data
     for folder, folders, names in os.walk(place, followlinks=True):
         inner = {name: os.path.realpath(Path(folder, name)) for name in sorted(folders) if not name.startswith(".")}
         folders[:] = [name for name, real in inner.items() if real not in seen]  # links may lead in a circle
@@ -319,7 +320,7 @@ def _store(options: _Fit, request: _Request) -> "Store":
         say_unused(prepared.unused)
         _require_usable(Store(folder))
     except Exception:
-        if is_ours:  # the same command shall read the data again, once they are mended
+        if is_ours:  # so that this command reads the data again when the user has corrected them
             shutil.rmtree(folder, ignore_errors=True)
         if not (folder.exists() or partial_of(folder).exists()):  # else another process is at work here
             (options.out / _REQUEST).unlink(missing_ok=True)
@@ -349,7 +350,7 @@ def _require_usable(store: "Store") -> None:
         raise UsageError(f"{store.manifest.source} has {total}, of which {count} can be trained on; give at least 10")
     if "validation" not in store.manifest.splits:
         raise UsageError(
-            f"{store.manifest.source} leaves no example to validate with; give more, or mend what was skipped"
+            f"{store.manifest.source} leaves no example to validate with; give more, or repair the skipped files"
         )
 
 

@@ -41,7 +41,8 @@ class _Sample:
     """Draw pixels from the likelihood, as in the paper's Algorithm 1; if left out, show its mean. Rows of a table
     are always drawn"""
     data: MaybePath = None
-    """Use this store instead of the one that the run was trained on"""
+    """Take the rows of --like from this store, not from the one that the run was trained on; an exemplar prior
+    looks here for its training data, if they have moved"""
     split: MaybeName = None
     """Take row numbers from this split; if left out, from test, or else validation, or else train"""
     seed: int = 0

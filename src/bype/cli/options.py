@@ -15,18 +15,18 @@ _MAX_SEED = 2**63 - 1
 """What a generator of torch takes."""
 
 
-def quiet(metavar: str) -> object:
+def without_default(metavar: str) -> object:
     """Name an option's value, and do not show its default, which is None or empty."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
 
 
 RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-MaybePath = Annotated[Path | None, quiet("PATH")]
-MaybeName = Annotated[str | None, quiet("NAME")]
-MaybeCount = Annotated[int | None, quiet("N")]
-MaybeNumber = Annotated[float | None, quiet("NUMBER")]
-ExampleNames = Annotated[tuple[str, ...], quiet("EXAMPLE ...")]
-Numbers = Annotated[tuple[int, ...], quiet("N ...")]
+MaybePath = Annotated[Path | None, without_default("PATH")]
+MaybeName = Annotated[str | None, without_default("NAME")]
+MaybeCount = Annotated[int | None, without_default("N")]
+MaybeNumber = Annotated[float | None, without_default("NUMBER")]
+ExampleNames = Annotated[tuple[str, ...], without_default("EXAMPLE ...")]
+Numbers = Annotated[tuple[int, ...], without_default("N ...")]
 
 
 Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]

@@ -1,4 +1,4 @@
-"""What a command prints: lines for people; with --json one object; with --quiet nothing but errors."""
+"""What a command prints: lines for people; with --json one object; with --quiet only errors, warnings and notes."""
 
 import dataclasses
 import json
@@ -79,8 +79,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return printable(str(value)) if isinstance(value, str | Path) else value
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as '1 epoch' and '2,000 epochs'."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

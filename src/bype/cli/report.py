@@ -6,13 +6,13 @@ from typing import Annotated
 
 import tyro
 
-from bype.cli.options import Force, MaybePath, UsageError, parse, quiet, require_free, require_store
+from bype.cli.options import Force, MaybePath, UsageError, parse, require_free, require_store, without_default
 from bype.cli.output import result, say
 
 
 @dataclass(frozen=True)
 class _Report:
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, quiet("RUN [RUN ...]")]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, without_default("RUN [RUN ...]")]
     """Show these run directories; several are shown side by side"""
     out: Path
     """Write the page to this .html file, which needs no other file"""

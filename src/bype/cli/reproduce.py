@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from bype.cli.options import Flag, MaybePath, UsageError, parse, quiet, shard_of
+from bype.cli.options import Flag, MaybePath, UsageError, parse, shard_of, without_default
 from bype.cli.output import result
 
 
@@ -18,11 +18,11 @@ class _Reproduce:
     """Read the data from this folder of stores: one for each data set, such as mnist; missing ones are left out"""
     out: Path
     """Keep records, pictures and the table in this folder; what is there already is not computed again"""
-    only: Annotated[str, quiet("NAME")] = ""
-    """Fill and print only cells with these words in their name, such as fashion-mnist/vae or bype"""
+    only: Annotated[str, without_default("NAME")] = ""
+    """Train and print only cells with these whole parts in their name, such as fashion-mnist, vae/bype or bype"""
     seeds: int = 3
     """Train each cell with this many seeds; the paper takes 3"""
-    shard: Annotated[str | None, quiet("I/N")] = None
+    shard: Annotated[str | None, without_default("I/N")] = None
     """Do the part of worker I of N, counted from 0, such as 2/8"""
     reduced: Flag = False
     """Use the reduced protocol: a cell takes minutes instead of hours, and its numbers are marked as reduced"""
@@ -36,8 +36,8 @@ class _List:
 
 @dataclass(frozen=True)
 class _Cost:
-    only: Annotated[str, quiet("NAME")] = ""
-    """Measure only cells with these words in their name, such as fashion-mnist/vae or bype"""
+    only: Annotated[str, without_default("NAME")] = ""
+    """Measure only cells with these whole parts in their name, such as fashion-mnist, vae/bype or bype"""
     seeds: int = 3
     """Count this many seeds"""
     out: MaybePath = None
@@ -98,8 +98,8 @@ def reproduce_cost(words: list[str]) -> int:
 
 
 def reproduce_page(words: list[str]) -> int:
-    """Print the page of all tables and figures."""
-    options = parse(_Page, words, "bype reproduce page", "Print all tables and figures from the records into a page.")
+    """Write the page of all tables and figures."""
+    options = parse(_Page, words, "bype reproduce page", "Write all tables and figures from the records into a page.")
     from bype.paper.hours import Costs
     from bype.paper.page import write_page
     from bype.paper.records import Records
@@ -167,9 +167,9 @@ def reproduce(words: list[str]) -> int:
 
 def _require_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}")
+        raise UsageError(f"there is no folder {folder}; give the --out of an earlier bype reproduce")
 
 
 def _require_some(cells: object, only: str) -> None:
     if not cells:
-        raise UsageError(f"no cell has {only!r} in its name; names are like fashion-mnist/vae/bype")
+        raise UsageError(f"no cell has the part {only!r}; give whole parts of a name, like fashion-mnist or vae/bype")

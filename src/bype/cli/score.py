@@ -49,6 +49,7 @@ def score(words: list[str]) -> int:
     import numpy as np
 
     from bype.console import progress_bar
+    from bype.data.columns import to_npz
     from bype.data.files import write_atomic
     from bype.data.sources.base import require_package
     from bype.distributed import device_named
@@ -65,7 +66,7 @@ def score(words: list[str]) -> int:
         if split.has_labels:
             labels, classes = split.labels(found.rows), store.manifest.classes
             columns["label"] = np.array(classes)[labels]
-    write_atomic(options.out, {".csv": _csv, ".npz": _npz, ".parquet": _parquet}[options.out.suffix](columns))
+    write_atomic(options.out, {".csv": _csv, ".npz": to_npz, ".parquet": _parquet}[options.out.suffix](columns))
     total = sum(part.num_rows for part in store.manifest.splits.values())
     of_all = f" of {total:,}" if total > len(found.rows) else ""
     count = f"{len(found.rows):,}{of_all} examples" + (f" (split {split.name})" if of_all else "")
@@ -88,18 +89,15 @@ def score(words: list[str]) -> int:
         least_likely=found.rows[least].tolist(),
         least_likely_sources=None if found.sources is None else found.sources[least].tolist(),
     )
+    names = run.data.column_names()
     for place in least:
         line = f"  {found.name_of(place)}: log p(x) {found.log_likelihood[place]:.2f}"
         if found.percentile is not None and found.log_ratio is not None:
             line += f", percentile {found.percentile[place]:.1f}, log ratio {found.log_ratio[place]:+.2f}"
         if found.columns is not None:
-            line += ", by " + ", ".join(_named(k, run.data.names) for k in found.columns[place])
+            line += ", by " + ", ".join(names[k] for k in found.columns[place])
         print(line)
     return 0
-
-
-def _named(column: int, names: tuple[str, ...]) -> str:
-    return names[column] if names else f"column {column}"
 
 
 def _csv(columns: "dict[str, NDArray[Any]]") -> bytes:
@@ -110,20 +108,7 @@ def _csv(columns: "dict[str, NDArray[Any]]") -> bytes:
     return text.getvalue().encode()
 
 
-def _npz(columns: "dict[str, NDArray[Any]]") -> bytes:
-    import numpy as np
-
-    buffer = io.BytesIO()
-    np.savez(buffer, **columns)  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
 def _parquet(columns: "dict[str, NDArray[Any]]") -> bytes:
-    import pyarrow
-    from pyarrow import parquet
+    from bype.data.columns import to_parquet
 
-    buffer = io.BytesIO()
-    parquet.write_table(
-        pyarrow.table({name: pyarrow.array(values.tolist()) for name, values in columns.items()}), buffer
-    )
-    return buffer.getvalue()
+    return to_parquet({name: values.tolist() for name, values in columns.items()})

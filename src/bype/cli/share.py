@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from bype.cli.options import Force, MaybeName, MaybePath, RunFolder, UsageError, parse, quiet
+from bype.cli.options import Flag, Force, MaybeName, MaybePath, RunFolder, UsageError, parse, without_default
 from bype.cli.output import result
 
 _ABOUT = """Share the model of a run: write a folder, or upload it to the Hugging Face hub.
@@ -23,9 +23,9 @@ class _Share:
     """Open this run directory"""
     out: MaybePath = None
     """Write the files to this new folder"""
-    to: Annotated[str | None, quiet("OWNER/NAME")] = None
+    to: Annotated[str | None, without_default("OWNER/NAME")] = None
     """Upload the files to this repository of the hub; it is made if it does not exist"""
-    private: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    private: Flag = False
     """Let only the owner see the repository"""
     force: Force = False
 

@@ -149,6 +149,10 @@ class Order:
         """How many blocks there are, the last of which may be short."""
         return -(-self.num_rows // self.block_rows)
 
+    @property
+    def _window_width(self) -> int:
+        return self.window_blocks or self.num_blocks
+
     def rows(self, epoch: int, start: int, stop: int) -> Rows:
         """Return the rows at positions [start, stop) of an epoch."""
         if not 0 <= start <= stop <= self.num_rows:
@@ -161,7 +165,7 @@ class Order:
     def window_at(self, epoch: int, position: int) -> Window:
         """Return the window that holds a position of an epoch."""
         (window,), _, short_slot, lacking = self._windows(epoch, np.array([position], dtype=np.int64))
-        window, width = int(window), self.window_blocks or self.num_blocks
+        window, width = int(window), self._window_width
         slots = np.arange(window * width, min((window + 1) * width, self.num_blocks), dtype=np.int64)
         end_of_full_blocks = int(slots[-1] + 1) * self.block_rows
         stop = end_of_full_blocks - (lacking if short_slot <= slots[-1] else 0)
@@ -172,7 +176,7 @@ class Order:
 
     def _windows(self, epoch: int, positions: Rows) -> tuple[Rows, Rows, int, int]:
         """Return each position's window and place in it, the slot of the short block, and how much it lacks."""
-        width = (self.window_blocks or self.num_blocks) * self.block_rows
+        width = self._window_width * self.block_rows
         lacking = self.num_blocks * self.block_rows - self.num_rows
         short_slot = int(self._block_order(epoch).inverse(np.array([self.num_blocks - 1], dtype=np.int64))[0])
         # As if the short block were full: positions behind its window move up by what it lacks.
@@ -182,14 +186,14 @@ class Order:
 
     def _windowed(self, epoch: int, positions: Rows) -> Rows:
         windows, places, short_slot, lacking = self._windows(epoch, positions)
-        width = (self.window_blocks or self.num_blocks) * self.block_rows
+        width = self._window_width * self.block_rows
         rows = np.empty_like(positions)
         blocks = self._block_order(epoch)
         for window in np.unique(windows):
             inside = windows == window
-            first_slot = int(window) * (self.window_blocks or self.num_blocks)
+            first_slot = int(window) * self._window_width
             size = min(width, self.num_blocks * self.block_rows - int(window) * width)
-            has_short = first_slot <= short_slot < first_slot + (self.window_blocks or self.num_blocks)
+            has_short = first_slot <= short_slot < first_slot + self._window_width
             size -= lacking if has_short else 0
             shuffled = KeyedPermutation(size, derive_key(self.seed, "window", epoch, int(window)))(places[inside])
             if has_short:

@@ -38,9 +38,10 @@ class Scaling(nn.Module):
 
     @torch.no_grad()
     def fit(self, batches: Batches) -> None:
-        """Take the scale from training examples. The scale of a column that never changes is 1, or less if it is small.
+        """Take the scale from training examples.
 
-        What is small depends on its value, and for zeros on the other columns.
+        A column that never changes has its absolute value as the scale; a column of zeros has the median scale of the
+        columns that change. Both are at most 1.
         """
         mean, variance, _ = mean_and_variance(batches)
         scale, size = variance.sqrt().float(), mean.abs().float()

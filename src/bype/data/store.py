@@ -21,8 +21,8 @@ from bype.data.manifest import DTYPES, LABEL_DTYPE, Manifest, Shard, StoreError,
 from bype.data.order import Rows, derive_key
 from bype.data.origins import origins_of, verify_origins
 from bype.data.stored import AGAIN, open_stored, verify_stored
-from bype.suggestions import did_you_mean
 from bype.system import read_at, will_read
+from bype.wording import did_you_mean
 
 _MAPPED_BYTES = 2**28
 """A split this small is read through a memory map. In a huge file, each random row would cost a page fault of
@@ -72,7 +72,7 @@ class Split:
         rows
             The row numbers.
         bits_key
-            Draws the pixels of a binarised store otherwise; without it, an example is the same whenever it is read.
+            Each key gives other draws of the pixels of a binarised store; without one, the draws are always the same.
         """
         self._check(rows)
         raw = self._read(self._files, rows, self._row_bytes) if self._map is None else self._map[rows]

@@ -96,7 +96,7 @@ class StoreWriter:
 
     def _remove_partial(self, ignore_errors: bool = False) -> None:
         if sys.platform == "win32":
-            self._release()  # it removes no open file
+            self._release()  # Windows removes no open file
         shutil.rmtree(self._partial, ignore_errors=ignore_errors)
         self._release()
 
@@ -171,7 +171,7 @@ class StoreWriter:
         self._origins.finish({name: split.num_rows for name, split in splits.items()})
         write_synced(self._partial / "manifest.json", content)
         if sys.platform == "win32":
-            self._release()  # it moves no open file
+            self._release()  # Windows moves no open file
         self._partial.rename(self._folder)
         (self._folder / _LOCK).unlink()
         sync_folder(self._folder.parent)

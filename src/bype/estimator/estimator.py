@@ -47,7 +47,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     max_epochs
         Train for this many passes over the data. The best model on a tenth of the data, drawn at random, is kept.
     max_minutes
-        Train for this many minutes instead. Two such trainings differ.
+        Train for this many minutes instead of ``max_epochs``. Then the same call does not give the same model again.
     contamination
         The share of training examples that ``predict`` calls outliers.
     n_draws

@@ -24,7 +24,7 @@ from bype.run.identity import DataIdentity
 from bype.run.opened import BlankSource, TrainedRun, write_model
 
 ABOUT = "estimator.json"
-"""The file of a run directory that holds what the estimator knows besides."""
+"""The file of a run directory that holds what the estimator knows besides its model."""
 _CORESET = "coreset.safetensors"
 _ARRAYS = ("points", "weights", "component", "neighbours", "label_mix")
 _SLACK_BYTES = 2**20

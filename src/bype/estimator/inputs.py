@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor
 
 from bype.data.examples import as_model_input
+from bype.data.files import FileError
 from bype.data.manifest import Manifest
 from bype.data.prepare import with_workable_size
 from bype.data.sources import Source, SourceError, SourceOptions, open_source
@@ -58,7 +59,7 @@ def errors_in_python() -> Iterator[None]:
     """Let errors name parameters of ``fit`` and of the estimator, instead of options of the command line."""
     try:
         yield
-    except (SourceError, RunError) as error:
+    except (SourceError, RunError, FileError) as error:
         text = str(error)
         for of_commands, of_python in _IN_PYTHON.items():
             text = text.replace(of_commands, of_python)

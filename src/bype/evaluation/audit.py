@@ -18,13 +18,14 @@ from bype.data.examples import StoreSource, spread_rows
 from bype.data.files import FileError, to_json, write_atomic
 from bype.data.origins import name_examples
 from bype.data.scaling import Batches, Scaling, mean_and_variance
-from bype.evaluation.evaluate import Stage, silent
+from bype.evaluation.evaluate import Stage, no_stage
 from bype.evaluation.generation import sample
 from bype.evaluation.neighbours import Nearest, nearest
 from bype.priors.base import ExampleSource, MappedSource
 from bype.randomness import generator_for
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun, open_store
+from bype.wording import counted
 
 FILE_NAME = "audit.json"
 SHARE = 0.05
@@ -50,7 +51,7 @@ class Pair:
     """Of the training example."""
     distance: float
     ratio: float
-    """The distance over that of the second nearest training example; at one contrast, if more are found there."""
+    """The distance over that of the second nearest training example; at one contrast, if ``by_contrast`` is larger."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Closeness:
     by_ratio: Share
     """Closer in proportion to the second nearest one: it tells a copy from what is merely smooth or typical."""
     closest: list[Pair]
-    """Those with the smallest ratios, the smallest first: at one contrast, if more are found there."""
+    """Those with the smallest ratios, the smallest first; at one contrast, if ``by_contrast`` is larger."""
     by_contrast: Share | None = None
     """As ``by_ratio``, after all examples are brought to one contrast: it finds faded copies. None in older audits."""
 
@@ -142,7 +143,7 @@ class Audit:
         rank = _rank(self.num_held_out)
         for group in self.groups:
             if _tail(group.count, group.count, rank, self.num_held_out - rank + 1) >= SIGNIFICANCE:
-                held_out = "1 held-out example" if self.num_held_out == 1 else f"{self.num_held_out} held-out examples"
+                held_out = counted(self.num_held_out, "held-out example")
                 return f"{held_out} and {group.count} {group.kind} are too few, even if all were copies"
         return None
 
@@ -191,7 +192,7 @@ class Shown:
 
 @torch.no_grad()
 def audit_run(
-    run: TrainedRun, data: Path | None = None, num_samples: int = 1000, stage: Stage = silent
+    run: TrainedRun, data: Path | None = None, num_samples: int = 1000, stage: Stage = no_stage
 ) -> tuple[Audit, list[Shown]]:
     """Measure how near a run's points and samples are to its training examples, and write ``audit.json``.
 
@@ -353,7 +354,7 @@ def _tail(least: int, count: int, a: float, b: float) -> float:
 
 
 def _upper_tail(found: int, count: int, found_there: int, count_there: int) -> float:
-    """Return the p-value of Fisher's exact test: so many of ``count`` or more, if the rate is the same there."""
+    """Return the p-value of Fisher's exact test that ``found`` of ``count`` is a larger rate than the other one."""
     total = found + found_there
     ways = (math.comb(count, k) * math.comb(count_there, total - k) for k in range(found, min(count, total) + 1))
     return sum(ways) / math.comb(count + count_there, total)

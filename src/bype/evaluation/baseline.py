@@ -1,4 +1,4 @@
-"""The simplest model that does the same job: probabilistic PCA for images, factor analysis for tables."""
+"""The linear model that a run is compared with: probabilistic PCA for images, factor analysis for tables."""
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ def measure_baseline(
     own_scores: Tensor | None = None,
     neighbours: tuple[Rows, list[Rows]] | None = None,
 ) -> Baseline:
-    """Fit the linear model with as many latents to the training examples, and score it on rows of a split.
+    """Fit the linear model with as many latents as the run to its training examples, and score it on rows of a split.
 
     The variance of its noise is the one that fits best: one for all pixels, or one for each column. If the run
     flips or shifts images, the linear model is fitted with and without that, and the better one is taken.

@@ -1,6 +1,5 @@
-"""Latent means and scores of a whole split, in independent parts, for data that do not fit in memory."""
+"""Embeddings and log-likelihoods of a whole split, in independent parts, for data that do not fit in memory."""
 
-import io
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from bype.console import Report, no_report
+from bype.data.columns import to_npz, to_parquet
 from bype.data.examples import StoreSource
 from bype.data.files import FileError, read_json, to_json, write_atomic
 from bype.data.sources.base import require_package
@@ -38,8 +38,8 @@ class EmbeddingOptions:
     format
         File format of the parts.
     num_samples
-        Draws for each example's log-likelihood, which is that of a density where the likelihood is proportional to one;
-        0 to leave it out.
+        Draws for each example's log-likelihood; 0 to leave it out. If the likelihood is not normalised, the value is
+        that of the density that it is proportional to.
     shard
         (I, N): this is worker I of N, counted from 0, and takes every N-th part.
     """
@@ -74,12 +74,12 @@ def embed_split(
     options: EmbeddingOptions | None = None,
     report: Report = no_report,
 ) -> Embedded:
-    """Write the latent means of a split, or this worker's shard of them.
+    """Write the embeddings of a split, or this worker's shard of them.
 
-    Each part is ``part-NNNNNN.npz`` or ``.parquet`` with ids (row numbers of the split), latent means and, if there are
-    any, sources (image files, or rows of the source), labels with their names, and scores. A part appears under its
-    name when it is complete; a part that exists is not computed again. When all parts exist, ``complete.json`` is
-    written. A part does not depend on the worker that computes it.
+    Each part is ``part-NNNNNN.npz`` or ``.parquet`` with ids (row numbers of the split), means (the embeddings) and, if
+    there are any, sources (image files, or rows of the source), labels with their names, and log-likelihoods. A part
+    appears under its name when it is complete; a part that exists is not computed again. When all parts exist,
+    ``complete.json`` is written. A part does not depend on the worker that computes it.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def embed_split(
         "latent_dim": run.config.latent_dim,
         "sources": split.check_origins(),
     }
-    _settle(out, identity)
+    _claim(out, identity)
     paths = [out / f"part-{number:06d}.{options.format}" for number in range(-(-len(split) // PART_ROWS))]
     prior = run.model.prior_distribution() if options.num_samples else None
     is_training = run.is_training_split(fingerprint, split.name)
@@ -153,26 +153,17 @@ def _part(
         content["label_names"] = np.array(split.classes)[content["labels"]]
     if scores:
         content["log_likelihoods"] = torch.cat(scores).cpu().numpy()
-    return _npz(content) if options.format == "npz" else _parquet(content)
-
-
-def _npz(content: dict[str, NDArray[Any]]) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **content)  # type: ignore[arg-type]
-    return buffer.getvalue()
+    return to_npz(content) if options.format == "npz" else _parquet(content)
 
 
 def _parquet(content: dict[str, NDArray[Any]]) -> bytes:
     """Write a row for each example: id, mean (a list of fixed size), and source, label, log_likelihood if known."""
     import pyarrow
-    from pyarrow import parquet
 
     columns = {name.removesuffix("s"): pyarrow.array(values) for name, values in content.items() if values.ndim == 1}
     means = content["means"]
     columns["mean"] = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(means.reshape(-1)), means.shape[1])
-    buffer = io.BytesIO()
-    parquet.write_table(pyarrow.table(columns), buffer)
-    return buffer.getvalue()
+    return to_parquet(columns)
 
 
 def _tidy(out: Path) -> None:
@@ -183,7 +174,8 @@ def _tidy(out: Path) -> None:
                 left.unlink()
 
 
-def _settle(out: Path, identity: dict[str, Any]) -> None:
+def _claim(out: Path, identity: dict[str, Any]) -> None:
+    """Write to the folder whose embedding it is to hold; refuse a folder that holds another one, or other files."""
     path = out / "embedding.json"
     if not path.exists():
         if out.exists() and any(not entry.name.startswith(".embedding.json.") for entry in out.iterdir()):

@@ -34,7 +34,7 @@ Stage = Callable[[str], AbstractContextManager[Report]]
 """Shows a stage under its title: a context that yields the function that its progress is reported to."""
 
 
-def silent(title: str) -> AbstractContextManager[Report]:
+def no_stage(title: str) -> AbstractContextManager[Report]:
     """Show no progress."""
     return nullcontext(no_report)
 
@@ -53,7 +53,7 @@ def evaluate(
     max_examples: int | None = None,
     with_map: bool = True,
     with_baseline: bool = False,
-    stage: Stage = silent,
+    stage: Stage = no_stage,
     group: Group | None = None,
 ) -> Evaluation:
     """Measure a run on a split and write the results to ``evaluation.json``.
@@ -124,7 +124,7 @@ def evaluate(
     if baseline is not None and known is not None:
         is_same = measured is not None and scores is None and baseline.num_examples == measured.num_images
         if not is_same or _num_queries(known.representation) != _num_queries(representation):
-            with_baseline, baseline = True, None  # both have the same examples and draws, or cannot be compared
+            with_baseline, baseline = True, None  # measured on other examples, or beside other draws
     if with_baseline and measured is not None and baseline is None:
         with stage("fitting a linear model"):
             train = own_store(run.folder, run.data, data).split("train")

@@ -115,7 +115,7 @@ def heaviest_components(prior: Distribution, count: int) -> tuple[int, ...]:
     if count == 0:
         return ()
     if not isinstance(prior, NormalMixture):
-        raise ValueError("this prior has no components to choose from")
+        raise ValueError("this prior has no components to choose from; leave out --heaviest")
     order = torch.argsort(prior.log_weights, descending=True, stable=True)
     return tuple(order[:count].tolist())
 
@@ -124,8 +124,8 @@ def heaviest_components(prior: Distribution, count: int) -> tuple[int, ...]:
 def embed(model: LatentModel, x: Tensor) -> Tensor:
     """Return embeddings (B, D) of examples (B, *data_shape): latent means of the top level.
 
-    A model that begins as PCA or factor analysis has latents of equal spread. Its embeddings are these times
-    ``model.latent_scale``, so that distances between them say how much examples differ.
+    A model that begins as PCA or factor analysis has latents of equal spread. Its latent means are multiplied by
+    ``model.latent_scale``, so that distances between embeddings say how much examples differ.
     """
     return _latent_means(model, x) * model.latent_scale
 

@@ -19,7 +19,7 @@ from bype.run.opened import TrainedRun, best_checkpoint
 
 
 class Embedder:
-    """Adds latent means, and scores if asked for, to batches of examples.
+    """Replaces the examples of a batch by their embeddings, and adds their log-likelihoods if asked for.
 
     For Ray Data, ``dataset.map_batches(Embedder, fn_constructor_args=[run])``; for Hugging Face datasets,
     ``dataset.map(Embedder(run), batched=True)``. The model is opened in the process that gets the first batch,

@@ -14,7 +14,7 @@ from bype.data.examples import StoreSource, spread_rows
 from bype.data.origins import name_examples
 from bype.data.store import Split
 from bype.distributions import Distribution
-from bype.evaluation.evaluate import Stage, default_split, silent
+from bype.evaluation.evaluate import Stage, default_split, no_stage
 from bype.evaluation.scores import log_likelihood_by_shared_draws, log_normaliser
 from bype.factors import LinearGaussian
 from bype.models.base import LatentModel
@@ -76,14 +76,14 @@ class ExampleScores:
     examples have smaller percentiles than training examples, and much smaller ones if the model is overfitted. ``None``
     if the run came without its training data."""
     reconstruction: Floats
-    """(n,), log p(x | z) at the posterior mean, in the same units."""
+    """(n,), log p(x | z) at the posterior mean, in the units of ``log_likelihood``."""
     latent_density: Floats
     """(n,), log p(z) at the posterior mean; of the top level, if there are two."""
     log_ratio: Floats | None
-    """(n,), log p(x) minus that of the linear model with as many latents, fitted to the same training examples; or
-    ``None``, as above."""
+    """(n,), log p(x) minus that of the linear model with as many latents, fitted to the same training examples.
+    ``None`` if the run came without its training data."""
     scale: str
-    """What exp(log p(x)) is: ``density``, ``probability``, or ``cross-entropy`` for a Bernoulli likelihood."""
+    """What exp(log p(x)) is: ``density``, or ``cross-entropy`` for a Bernoulli likelihood."""
     num_samples: int
     num_references: int
     columns: NDArray[np.int64] | None = None
@@ -127,7 +127,7 @@ def score_examples(
     *,
     data: Path | None = None,
     options: ScoreOptions | None = None,
-    stage: Stage = silent,
+    stage: Stage = no_stage,
 ) -> ExampleScores:
     """Score the examples of a split, to find the unusual ones.
 
@@ -207,9 +207,10 @@ def worst_columns(terms: Floats, average: Floats) -> tuple[NDArray[np.int64], Fl
 
 @torch.no_grad()
 def column_terms(model: LatentModel, x: Tensor) -> Tensor:
-    """Return how many nats (B, d) each column of rows (B, d), in the model's units, costs at the posterior mean.
+    """Return what each column of rows (B, d), in the model's units, adds to log p(x | z) at the posterior mean.
 
-    It is the column's log p(x | z) minus what that would be if the column had the value that the model expects.
+    It is the column's log p(x | z) minus what that would be if the column had the value that the model expects: in
+    nats (B, d), and the smaller, the less likely the value.
     """
     output = model.posterior(x).mean_output().double()
     at_expected = model.likelihood.log_probs(model.likelihood.mean(output), output)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from bype.data.decode import decode, decode_file
 from bype.data.files import FileError, to_json, write_atomic
+from bype.wording import counted
 
 FILE_NAME = "evaluation.json"
 _LARGE_BIAS = 0.05
@@ -43,7 +44,7 @@ class Density:
     median_effective_sample_size: float
     smallest_effective_sample_size: float
     normalised: float | None
-    """The same as the negative log of a density that integrates to one, if it is known."""
+    """``negative_log_likelihood`` with a density that integrates to one; None if the likelihood has none."""
     bits_per_dimension: float | None
     negative_elbo: Estimate
     negative_reconstruction: Estimate
@@ -150,9 +151,8 @@ class Baseline:
 
     def _comparison(self, gain: float, num_dimensions: int) -> str:
         bits = abs(gain) / num_dimensions / math.log(2)
-        latents = "1 latent" if self.num_latents == 1 else f"{self.num_latents} latents"
         examples = "example" if self.num_examples == 1 else f"{self.num_examples:,} examples"
-        than = f"{self.kind} with {latents} on the same {examples}"
+        than = f"{self.kind} with {counted(self.num_latents, 'latent')} on the same {examples}"
         error = self.error_of_difference or 0.0
         difference = f"{abs(gain):.1f} ± {error:.1f}" if error else f"{abs(gain):.1f}"
         size = f"{difference} nats per example ({bits:.3f} bits per dimension)"
@@ -228,7 +228,7 @@ class Results:
         return dataclasses.replace(self, evaluations=[*others, evaluation])
 
     def with_augmentation(self, errors: list[ClassifierError]) -> "Results":
-        """Return the results with these errors of classifiers; they replace earlier ones of the same kind."""
+        """Return the results with these errors of classifiers; they replace those of the same store, way and lambda."""
         keys = {(e.fingerprint, e.way, e.real_share) for e in errors}
         others = [e for e in self.augmentation if (e.fingerprint, e.way, e.real_share) not in keys]
         return dataclasses.replace(self, augmentation=[*others, *errors])

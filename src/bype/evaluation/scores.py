@@ -56,7 +56,7 @@ class Scorer:
         self.prior = self.model.prior_distribution()
 
     def embed(self, x: Tensor) -> Tensor:
-        """Return the latent means (B, D) of examples (B, *data_shape)."""
+        """Return the embeddings (B, D) of examples (B, *data_shape)."""
         return embed(self.model, x.to(self.model.device, torch.float64))
 
     def log_likelihood(self, x: Tensor, num_draws: int) -> Tensor:

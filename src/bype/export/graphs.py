@@ -92,7 +92,7 @@ def _sampler(model: LatentModel, mixture: NormalMixture, inputs: tuple[Port, ...
 
 
 class _Asked(GivenNoise):
-    """Notes what is asked for, and gives zeros."""
+    """Records the shapes of the noise that a model asks for, and gives zeros."""
 
     def __init__(self) -> None:
         super().__init__()

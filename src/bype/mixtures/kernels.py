@@ -28,7 +28,7 @@ _RECOMPUTED_ELEMENTS = 2**18
 _MIN_COMPONENTS = 512
 """Blocks with fewer components would spend their time on overhead: fewer rows are taken instead."""
 _LOG_NOTHING = -60.0
-"""Components further below the nearest one are raised to this: products of denormal numbers are very slow."""
+"""Log shares below this, relative to the largest share of a row, are raised to it: denormal numbers are very slow."""
 _ROUNDING = 0.01
 """How many nats the square of a mean may lose in float32. Without a gradient, narrower components take float64."""
 
@@ -89,7 +89,7 @@ class Components:
 
     @cached_property
     def kept_product_parts(self) -> tuple[Tensor, Tensor]:
-        """The same, without gradient."""
+        """What :meth:`product_parts` returns, computed once, without gradient."""
         return self.product_parts()
 
     @cached_property
@@ -106,7 +106,7 @@ class Components:
 
     @cached_property
     def finer(self) -> "Components | None":
-        """The same in float64, if components are so narrow that expanded squares would lose too much; no gradient."""
+        """These components in float64, if they are so narrow that expanded squares lose too much; no gradient."""
         if self.means.dtype == torch.float64:
             return None
         square_M = (self.means - self.centre).square_().mul_(torch.exp(-self.log_variance)).sum(1)
@@ -307,7 +307,7 @@ class _Responsibilities(torch.autograd.Function):
 
 
 def _masked(joint_BM: Tensor, row_ids_B: Tensor | None, ids_M: Tensor | None, only_own: bool) -> Tensor:
-    """Take away, in place, what stands where a row and a component have the same id, or else different ids."""
+    """Set a score to log 0, in place, where row and component have one id; with ``only_own``, where ids differ."""
     if row_ids_B is None or ids_M is None:
         return joint_BM
     left_out = row_ids_B[:, None] != ids_M if only_own else row_ids_B[:, None] == ids_M

@@ -26,11 +26,11 @@ class NormalMixture:
     means
         (M, D).
     log_variance
-        () for one isotropic variance shared by all components, or (M, D) for a diagonal of each one's own.
+        () for one isotropic variance that all components share, or (M, D) if each has its own diagonal.
     log_weights
         (M,). A weight of zero is ``-inf``: such a component is never drawn, and no gradient becomes NaN because of it.
     normalise
-        Make the weights sum to one. If not, they do already, or these components stand for a larger mixture.
+        Make the weights sum to one. Set it to False if they do so already, or if this is a part of a larger mixture.
 
     Examples
     --------

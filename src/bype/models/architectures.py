@@ -1,4 +1,4 @@
-"""The paper's four models, for data of any shape."""
+"""The paper's four models, and the dense VAE that ``bype fit`` trains, for data of any shape."""
 
 from bype.likelihoods import Likelihood, SquaredError
 from bype.models.hierarchical import HierarchicalVAE

@@ -50,7 +50,7 @@ def linear_batches(
 def fit_linear(
     source: ExampleSource, shape: tuple[int, ...], latent_dim: int, seed: int, augmentation: Augmentation | None = None
 ) -> LinearGaussian:
-    """Fit the linear model of the same likelihood: one variance for all pixels, or one for each column of a table.
+    """Fit a linear model with normal noise: one variance for all pixels, or one for each column of a table.
 
     Parameters
     ----------

@@ -267,7 +267,7 @@ ITEMS = {
 
 
 def is_chosen(cell: Cell, only: str) -> bool:
-    """Tell whether a cell has these words in its path; without words every cell is chosen."""
+    """Tell whether the path of a cell has these whole parts, such as ``vae/bype``; without any, all are chosen."""
     return not only or f"/{only.strip('/')}/" in f"/{cell.path}/"
 
 
@@ -283,7 +283,7 @@ def cells_of(
     seeds
         The number of seeds.
     only
-        Take only cells with these words in their path, such as ``fashion-mnist/vae`` or ``bype``.
+        Take only cells with these whole parts in their path, such as ``fashion-mnist/vae`` or ``bype``.
     shard
         (I, N): this is worker I of N, counted from 0, and takes every N-th cell.
     """

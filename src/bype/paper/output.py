@@ -22,7 +22,7 @@ def write_item(item: Item, records: Records, out: Path, only: str = "") -> Itera
     out
         The folder to write to.
     only
-        Show only rows of cells with these words in their path; the file has all rows.
+        Show only rows of cells with these whole parts in their path; the file has all rows.
     """
     if item.is_table:
         path = out / f"{item.name}.md"

@@ -10,6 +10,7 @@ from bype.paper.hours import ASSUMED_EPOCHS, Costs, hours, hours_by_prior, is_me
 from bype.paper.items import ITEMS, Item
 from bype.paper.records import Records
 from bype.paper.tables import markdown, table
+from bype.wording import counted
 
 _SEEDS = 3
 BEGIN, END = "<!-- printed by: bype reproduce page -->", "<!-- the end of what is printed -->"
@@ -28,8 +29,7 @@ def overview(records: Records) -> Iterator[str]:
     width = max(map(len, ITEMS))
     for item in ITEMS.values():
         yield f"{item.name:<{width}}  {item.title}"
-        cells = "1 cell" if len(item.cells) == 1 else f"{len(item.cells)} cells"
-        yield f"{'':<{width}}    {cells}; {state(item, records)}"
+        yield f"{'':<{width}}    {counted(len(item.cells), 'cell')}; {state(item, records)}"
     yield ""
     for protocol in (FULL, REDUCED):
         yield f"{protocol.name}: {protocol.text}"
@@ -77,8 +77,8 @@ def _hours(costs: Costs) -> Iterator[str]:
     together = hours(tuple(ITEMS.values()), costs.paces, FULL, _SEEDS)
     yield ""
     yield (
-        f"*Hours in full* are estimated by `bype reproduce cost` for {_SEEDS} seeds, one process with {costs.threads} "
-        f"thread{'s' if costs.threads > 1 else ''} and {ASSUMED_EPOCHS} epochs. Items share trainings: all of them "
+        f"*Hours in full* are estimated by `bype reproduce cost` for {_SEEDS} seeds, one process with "
+        f"{counted(costs.threads, 'thread')} and {ASSUMED_EPOCHS} epochs. Items share trainings: all of them "
         f"together take {together:,.0f} hours.{_left_out(costs)} Hours of one cell with one seed, without classifiers:"
     )
     yield ""
@@ -125,11 +125,10 @@ def write_page(records: Records, costs: Costs | None, page: Path) -> None:
 
     Figures there that are no longer drawn are removed; other files stay.
     """
-    text = page.read_text()
-    before, begin, rest = text.partition(BEGIN)
+    before, begin, rest = (page.read_text() if page.exists() else "").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise FileError(f"{page} has no marks between which to print; copy them from docs/results/paper.md")
+        raise FileError(f"{page} lacks the two lines between which to print: {BEGIN} and {END}")
     pictures = draw_all(records)
     folder = page.parent / "pictures" / "paper"
     folder.mkdir(parents=True, exist_ok=True)

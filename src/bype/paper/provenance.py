@@ -54,7 +54,7 @@ def describe_run(run: Path, store: Store, commit: str | None) -> dict[str, Any]:
 
 
 def is_capped(config: TrainingConfig, epochs: float) -> bool:
-    """Tell whether a training that may stop by itself went on until it was stopped."""
+    """Tell whether a training with patience reached its full length, and did not stop by itself before."""
     length = Span.parse(config.length)
     may_stop = Span.parse(config.patience).count > 0
     return may_stop and length.unit == "epochs" and epochs >= length.count

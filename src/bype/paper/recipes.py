@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from bype.pseudocoreset.settings import PSVISettings, TrackingSettings
 from bype.run.config import ConfigError, Network, PriorName, TrainingConfig
-from bype.suggestions import did_you_mean
+from bype.wording import did_you_mean
 
 _DATA_NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "celeba": "CelebA at 64x64"}
 _NETWORK_NAMES: dict[Network, str] = {

@@ -46,7 +46,7 @@ class Record:
             if evaluation is None or evaluation.density is None:
                 raise ValueError("the test split was not measured")
         except (KeyError, TypeError, ValueError) as error:
-            raise FileError(f"{folder / FILE_NAME} is not the record of a cell; remove it") from error
+            raise FileError(f"{folder / FILE_NAME} is not the record of a cell ({error!r}); remove it") from error
         errors = [error for error in results.augmentation if error.fingerprint == fingerprint]
         return cls(folder, cell, protocol, fingerprint, evaluation, evaluation.density, errors, content)
 

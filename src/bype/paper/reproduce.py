@@ -13,7 +13,7 @@ from bype.data.store import Store
 from bype.evaluation import generation
 from bype.evaluation.augmentation import classifier_error
 from bype.evaluation.density import DensityOptions, Precision, faster_precision
-from bype.evaluation.evaluate import Stage, evaluate, silent
+from bype.evaluation.evaluate import Stage, evaluate, no_stage
 from bype.evaluation.records import ClassifierError, Evaluation, read_results, write_results
 from bype.models.base import LatentModel
 from bype.paper.cells import Cell, Protocol, config_of, preparation
@@ -48,7 +48,7 @@ def fill_cells(
     out: Path,
     say: Callable[[str], None],
     display: Callable[[], Display] = Display,
-    stage: Stage = silent,
+    stage: Stage = no_stage,
 ) -> int:
     """Fill the cells that are missing, and say what happens to each. Return how many failed.
 

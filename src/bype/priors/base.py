@@ -159,7 +159,7 @@ class PriorPoints(NamedTuple):
     probabilities: Tensor
     """(M,), float64; they sum to one."""
     labels: Tensor | None = None
-    """(M,), the class that each point stands for, if they do."""
+    """(M,), the class that each point stands for; ``None`` if points stand for all classes."""
 
 
 class Prior(nn.Module, ABC):
@@ -269,7 +269,7 @@ def encode_points(encode: Encode, points: Tensor, batch: TrainingBatch | None = 
 
 
 def encode_source(encode: Encode, source: ExampleSource, device: torch.device) -> DiagonalNormal:
-    """Encode every example of a source in the same way; no more than one chunk's pixels are in memory."""
+    """Encode every example of a source, a chunk at a time; no more than one chunk's pixels are in memory."""
     rows = torch.split(torch.arange(len(source)), _CHUNK_ROWS)
     return _encode_chunks(lambda chunk: encode(source.take(chunk).to(device)), rows)
 

@@ -44,7 +44,7 @@ class VampPrior(Prior):
 
     @staticmethod
     def start_at_random(size: int, data_shape: tuple[int, ...], *, generator: Randomness = None) -> Tensor:
-        """Return N(0, 2 / M): what their program really starts at, since a later initialisation overwrites it."""
+        """Return N(0, 2 / M). The authors' program starts at this: a later initialisation overwrites its examples."""
         return math.sqrt(2 / size) * standard_normal((size, *data_shape), like=torch.empty(0), generator=generator)
 
     def inputs(self) -> Tensor:

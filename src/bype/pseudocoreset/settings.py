@@ -142,4 +142,4 @@ SETTINGS: dict[str, type[RuleSettings]] = {
 def _require_positive(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not 0 < value <= 1e9:
-            raise ValueError(f"{name} must be positive, not {value}")
+            raise ValueError(f"{name} must be positive and at most 1e9, not {value}")

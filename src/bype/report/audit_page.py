@@ -52,8 +52,8 @@ def _explanation(audit: Audit) -> str:
         f"than new data are. The verdict takes the ratio of the nearest to the "
         f"second nearest distance, also after all examples are brought to one contrast: "
         f"it finds copies if a share is at least {100 * LARGE_SHARE:.0f}% and chance "
-        f"explains it in less than {100 * SIGNIFICANCE:.0f}% of cases, or if any is a training example exactly "
-        f"and no {audit.held_out} example is."
+        f"explains it in less than {100 * SIGNIFICANCE:.0f}% of cases, or if more are equal to a training example than "
+        f"chance explains, given how many {audit.held_out} examples are."
     )
 
 

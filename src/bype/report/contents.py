@@ -28,6 +28,7 @@ _SPLITS = ("test", "validation", "train")
 """Which evaluation is shown, if there are several."""
 _COLUMNS = 10
 _LINES = 6
+MOST_IMAGES = _COLUMNS * _LINES
 _UNUSUAL = 8
 CLASS_POINTS = 4
 """So many points of a class are shown, if it has them."""
@@ -151,7 +152,7 @@ def _add_unusual(contents: RunContents, run: TrainedRun, store: Store) -> None:
     if found.percentile is None or found.log_ratio is None:
         return  # the run came without its training data, and others were given
     contents.unusual_of = f"{len(found.rows):,} {split.name} examples"
-    names = feature_names(run.data)
+    names = run.data.column_names()
     for place in found.least_likely(_UNUSUAL):
         rows = split.read(found.rows[place : place + 1])
         contents.unusual.append(
@@ -166,15 +167,10 @@ def _add_unusual(contents: RunContents, run: TrainedRun, store: Store) -> None:
         )
 
 
-def feature_names(data: DataIdentity) -> list[str]:
-    """Return the names of the features, or their numbers."""
-    return list(data.names) or [f"feature {k}" for k in range(data.shape[0])]
-
-
 def _add_images(contents: RunContents, run: TrainedRun, store: Store | None, generator: torch.Generator) -> None:
     model = run.model
     prior = model.prior_distribution()
-    made = generation.sample(model, _COLUMNS * _LINES, prior=prior, generator=generator)
+    made = generation.sample(model, MOST_IMAGES, prior=prior, generator=generator)
     contents.samples = grid(to_bytes(made.numpy()), _COLUMNS, is_clear=True)
     if isinstance(prior, NormalMixture):
         lines = [
@@ -196,7 +192,7 @@ def _add_images(contents: RunContents, run: TrainedRun, store: Store | None, gen
 
 
 def _add_points(contents: RunContents, points: Coreset, store: Store) -> None:
-    contents.coreset = grid(to_bytes(points.points[: _COLUMNS * _LINES]), _COLUMNS, is_clear=True)
+    contents.coreset = grid(to_bytes(points.points[:MOST_IMAGES]), _COLUMNS, is_clear=True)
     contents.nearest = plate(points.with_neighbours(store.split("train"), _LINES, _COLUMNS - 1), is_clear=True)
 
 
@@ -220,7 +216,7 @@ def _feature_summary(run: TrainedRun, store: Store, generator: torch.Generator) 
     data = split.read(spread_rows(len(split), 2000)).astype(np.float64)
     made = generation.sample(run.model, 2000, generator=generator).double().numpy()
     return FeatureSummary(
-        feature_names(run.data),
+        run.data.column_names(),
         data.mean(0).tolist(),
         data.std(0).tolist(),
         made.mean(0).tolist(),

@@ -63,7 +63,7 @@ def _write(points: Coreset, run: TrainedRun, store: Store, folder: Path) -> None
 
 def _write_table(points: Coreset, run: TrainedRun, path: Path) -> None:
     """Write rows: the weight, the most frequent label of the nearest examples if there are labels, the features."""
-    names = run.data.names or [f"column {k}" for k in range(run.data.shape[0])]
+    names = run.data.column_names()
     labels = [] if points.label_mix is None else [[run.data.classes[k]] for k in points.label_mix.argmax(1)]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

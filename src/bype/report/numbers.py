@@ -6,11 +6,13 @@ from bype.evaluation.records import Density, Estimate, Representation
 from bype.report.blocks import heading, section, table
 from bype.report.contents import RunContents
 from bype.report.markup import Markup, minus
+from bype.wording import counted
 
 UNITS = (
     "Likelihood, ELBO and KL are in nats per example; smaller is better. For accuracy, larger is better. "
     "± is one standard error over examples."
 )
+
 _NETWORKS = {
     "vae": "VAE",
     "hvae": "HVAE",
@@ -24,7 +26,7 @@ _LIKELIHOODS = {
     "learned-gaussian": "Gaussian with a learned variance",
     "diagonal-gaussian": "Gaussian with a learned variance for each column",
     "conditional-gaussian": "Gaussian whose variances depend on the latents",
-    "robust-gaussian": "Gaussian whose variances depend on the latents, with room for wrong numbers",
+    "robust-gaussian": "Gaussian whose variances depend on the latents, with a wide Gaussian for outliers",
     "gaussian": "Gaussian",
     "bernoulli": "Bernoulli",
     "discretised-logistic": "discretised logistic",
@@ -53,12 +55,12 @@ def number_lines(runs: Sequence[RunContents]) -> list[tuple[str, list[str]]]:
     def add(name: str, value: Callable[[RunContents], str]) -> None:
         lines.append((name, [value(run) for run in runs]))
 
-    add("Network", lambda run: f"{_NETWORKS[run.config.network]}, {_counted(run.config.latent_dim, 'latent')}")
+    add("Network", lambda run: f"{_NETWORKS[run.config.network]}, {counted(run.config.latent_dim, 'latent')}")
     add("Prior", _describe_prior)
     add("Likelihood", lambda run: _LIKELIHOODS[run.config.likelihood])
     add("Trained on", _trained_on)
     add("Model kept", _model_of)
-    add("Evaluated on", lambda run: _evaluated_on(run))
+    add("Evaluated on", _evaluated_on)
     add("Negative log-likelihood", _likelihood)
     add("As a density (variance ½)", _normalised)
     add("Bits per dimension", _bits)
@@ -81,13 +83,9 @@ def numbers(runs: Sequence[RunContents]) -> Markup:
     )
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
 def _trained_on(run: RunContents) -> str:
     shape = run.data.shape
-    size = _counted(shape[0], "feature") if len(shape) == 1 else " × ".join(map(str, shape))
+    size = counted(shape[0], "feature") if len(shape) == 1 else " × ".join(map(str, shape))
     return f"{run.data.num_train:,} examples of {size}"
 
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from bype.evaluation.pseudopoints import Coreset
 from bype.report.blocks import card, heading, key, picture_of, section, table, thumbnail
 from bype.report.charts import Series, histogram, line_chart, scatter
-from bype.report.contents import CLASS_POINTS, MOST_CLASSES, ClassOfPoints, RunContents, feature_names
+from bype.report.contents import CLASS_POINTS, MOST_CLASSES, MOST_IMAGES, ClassOfPoints, RunContents
 from bype.report.markup import Markup, element, minus
+from bype.wording import counted
 
 _LABELLED_CAPTION = (
     "Pseudo-points have labels: the line of training is −ELBO of p(x | y), of an example given its class, and that of "
@@ -112,7 +113,7 @@ def _points(runs: Sequence[RunContents], run: RunContents, points: Coreset) -> l
     if points.points.ndim == 2:
         cards.append(card(heading(runs, run), _rows_of_points(run, points), element("figcaption", *_POINTS_CAPTION)))
     if run.coreset is not None:
-        count = min(60, len(points.weights))
+        count = min(MOST_IMAGES, len(points.weights))
         caption = element("figcaption", f"The {count} heaviest of {len(points.weights)}, by weight.")
         cards.append(card(heading(runs, run), picture_of(run.coreset, f"Pseudo-points, {run.name}"), caption))
     if run.nearest is not None:
@@ -148,7 +149,7 @@ def _rows_of_points(run: RunContents, points: Coreset) -> Markup:
         rows.append(("class", [str(label) for label in points.labels[shown]]))
     values = points.points[shown].T
     rows += [
-        (name, [_short(value) for value in line]) for name, line in zip(feature_names(run.data), values, strict=True)
+        (name, [_short(value) for value in line]) for name, line in zip(run.data.column_names(), values, strict=True)
     ][:_MAX_FEATURES]
     return table([], rows)
 
@@ -175,11 +176,11 @@ def weights(runs: Sequence[RunContents]) -> Markup:
 
 
 _MIX_CAPTION = "The share of each class among the training examples nearest to the pseudo-points, by weight."
-_OWN_CAPTION = "Each point has a class of its own. The share of each class, by weight."
+_OWN_CAPTION = "Each point belongs to one class. The share of each class, by weight."
 
 
 def _mix(run: RunContents) -> Markup | None:
-    """Return the shares of the classes, where points have none of their own."""
+    """Return bars with the share of each class in the weights of the points; ``None`` if there are no labels."""
     points = run.points
     if points is None or points.label_mix is None or not run.data.classes:
         return None
@@ -219,7 +220,7 @@ def _how_many(which: str, run: RunContents) -> str:
 
 def _class(shown: ClassOfPoints) -> Markup:
     """Return a class: its heaviest points, and samples."""
-    points = "1 point" if shown.num_points == 1 else f"{shown.num_points} points"
+    points = counted(shown.num_points, "point")
     width = 100 * min(1, shown.num_points / CLASS_POINTS)  # so that all images are of one size
     return element(
         "div",
@@ -349,7 +350,8 @@ def augmentation(runs: Sequence[RunContents]) -> Markup:
         return Markup("")
     return section(
         "Augmentation",
-        "Test error of classifiers trained on real and generated examples; λ is the weight of the real ones.",
+        "Test error of classifiers trained on real and generated examples; λ is the weight of the real ones. "
+        "± is one standard error over seeds.",
         table(["latents from the", "λ", "test error, %", "trained"], rows),
         is_wide=True,
     )

@@ -43,6 +43,7 @@ from bype.pseudocoreset.tracking import TrackedPseudocoresetPrior, Tracking
 from bype.randomness import generator_for
 from bype.run.config import ConfigError, TrainingConfig
 from bype.span import Span, steps_per_epoch
+from bype.wording import first_line
 
 _LOOKED_AT = 100
 """So many examples tell which bytes there are."""
@@ -156,11 +157,11 @@ def model_bytes(config: TrainingConfig, shape: tuple[int, ...], num_train: int) 
             plain.scaling = scaling_for(config, shape)
         numbers = sum(math.prod(tensor.shape) for tensor in plain.state_dict().values())
     except RuntimeError as error:
-        raise ConfigError(f"a model of this config cannot be built: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"a model of this config cannot be built: {first_line(error)}") from error
     if config.prior in ("vamp", "bype"):
         numbers += config.components * math.prod(shape)
     if config.prior == "bype":
-        numbers += config.components * (1 if isinstance(config.rule, JointSettings) else 2)  # weights, else of 8 bytes
+        numbers += config.components * (1 if isinstance(config.rule, JointSettings) else 2)  # weights of 4 or 8 bytes
         numbers += config.components if config.labelled else 0
     if isinstance(config.rule, TrackingSettings):
         numbers += config.components * config.latent_dim  # the targets

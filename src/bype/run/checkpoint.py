@@ -87,7 +87,7 @@ class CheckpointFolder:
     folder
         Where they are.
     keep
-        How many are kept; at least two, so that there is another if one is damaged.
+        How many are kept. A folder to resume from keeps two, so that there is another if one is damaged.
     before_commit
         Called before a checkpoint is written, and again before it is put in its place; if it raises, nothing is kept.
     """
@@ -137,7 +137,7 @@ class CheckpointFolder:
         if place.is_symlink():
             place.unlink()
         elif place.exists():
-            place.rename(self.folder / f".{partial.name}")  # a resumed run repeats this step; removed below
+            place.rename(self.folder / f".{partial.name}")  # a resumed run repeats this step; save removes it
         partial.rename(place)
         sync_folder(self.folder)
 

@@ -15,7 +15,7 @@ MAX_COMPONENTS = 500
 _CHEAP_VALIDATION = 2000
 _MANY_EXAMPLES = 20_000
 _DROPOUT = 0.2
-"""Of images that are not many. It does harm to tables: their likelihood is sharp, and robust by itself."""
+"""The dropout for data of few images. Tables get none, since it makes them worse: their likelihood is robust itself."""
 _EXAMPLES_A_LATENT = 5
 """With nearly as many latents as examples, a linear model would fit them exactly and leave no noise."""
 _SHIFTS = (1, 2, 4, 8)
@@ -48,8 +48,8 @@ def suitable_config(
     components
         At most this many pseudo-points; a quarter of the training examples, if that is fewer.
     latent_dim
-        The dimensions of the latent space. If left out: 40, or half the columns of a table, and a fifth of the
-        training examples if that is fewer.
+        The dimensions of the latent space. If left out: 40, but at most half the columns of a table and a fifth of
+        the training examples.
     points_start
         What pseudo-points start as. With noise, no class has points of its own.
     """
@@ -83,7 +83,7 @@ def suitable_config(
 
 
 def require_normal(store: Store) -> None:
-    """Refuse black and white pixels: the settings are for normal likelihoods, which no bits have."""
+    """Refuse a binarised store: the settings are for normal likelihoods, and bits need a Bernoulli."""
     if store.manifest.dtype == "binarised":
         raise ConfigError(
             f"the images of {store.folder} are drawn black and white, which `bype fit` and the estimator do not model; "

@@ -43,7 +43,7 @@ class TrainingConfig:
     """
 
     network: Network = setting(
-        "vae", "Choose the paper's VAE, HVAE, ConvHVAE, its residual network, or dense, which begins as PCA"
+        "vae", "Choose the paper's VAE, HVAE, ConvHVAE or residual network, or dense, which begins as a linear model"
     )
     prior: PriorName = setting("bype", "Choose the prior on the latent space")
     likelihood: LikelihoodName = setting(
@@ -107,11 +107,11 @@ class TrainingConfig:
         _require(self.rule is None or self.prior == "bype", f"the prior {self.prior} has no rule; leave it out")
         for name in ("components", "latent_dim", "batch_size", "hidden", "neighbours", "window_blocks"):
             value = getattr(self, name)
-            _require(value is None or 1 <= value <= 10**9, f"{name} must be at least 1, not {value}")
+            _require(value is None or 1 <= value <= 10**9, f"{name} must be between 1 and 1e9, not {value}")
         for name in ("learning_rate", "variance"):
-            _require(0 < getattr(self, name) < 1e9, f"{name} must be positive, not {getattr(self, name)}")
+            _require(0 < getattr(self, name) < 1e9, f"{name} must be between 0 and 1e9, not {getattr(self, name)}")
         for name in ("length", "validate_every", "checkpoint_every"):
-            _require(_span(self, name).count > 0, f"{name} must be longer than nothing")
+            _require(_span(self, name).count > 0, f"{name} must be more than 0, such as '1 epoch'")
         for name in ("warm_up", "patience"):
             _require(_span(self, name).is_fixed, f"{name} must be in epochs or steps")
         length = _span(self, "length")

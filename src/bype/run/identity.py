@@ -40,6 +40,10 @@ class DataIdentity:
         """Return the same without the store's folder: a path names users and machines."""
         return replace(self, store="")
 
+    def column_names(self) -> list[str]:
+        """Return the names of the columns of a table, which may be their numbers."""
+        return list(self.names) or [f"column {k}" for k in range(self.shape[0])]
+
     @classmethod
     def of(cls, store: Store) -> Self:
         """Describe a store."""

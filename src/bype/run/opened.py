@@ -86,7 +86,10 @@ class TrainedRun:
             raise CheckpointError(f"checkpoint {step} in {folder} does not fit its config: {size} bytes, not {needed}")
         memory = memory_bytes()
         if memory is not None and 2 * needed > memory:
-            raise CheckpointError(f"{folder} needs {2 * needed / 1e9:.0f} GB of memory, not {memory / 1e9:.0f}")
+            raise CheckpointError(
+                f"the model in {folder} needs {2 * needed / 1e9:.0f} GB of memory, and this machine has "
+                f"{memory / 1e9:.0f} GB; open it on a larger machine"
+            )
         source: ExampleSource = BlankSource(identity)
         if config.prior == "exemplar":
             moved_to = data if data is not None and is_store(data) else None

@@ -11,6 +11,7 @@ from bype.data.files import FileError, new_folder
 from bype.data.sources.base import require_package
 from bype.run.checkpoint import CheckpointFolder
 from bype.run.opened import TrainedRun
+from bype.wording import first_line
 
 _FILES = ("config.json", "evaluation.json", "audit.json", "estimator.json", "coreset.safetensors")
 _CHECKPOINT_FILES = ("manifest.json", "model.safetensors", "training.safetensors", "state.json")
@@ -55,7 +56,7 @@ def download(
             repo_id, revision=revision, token=token, local_files_only=local_files_only, allow_patterns=_READ
         )
     except _errors() as error:
-        raise FileError(f"cannot download {repo_id}: {_first_line(error)}") from error
+        raise FileError(f"cannot download {repo_id}: {first_line(error)}") from error
     return Path(found)
 
 
@@ -104,7 +105,7 @@ def upload(
     except FileError:
         raise
     except _errors() as error:
-        raise FileError(f"cannot upload to {repo_id}: {_first_line(error)}") from error
+        raise FileError(f"cannot upload to {repo_id}: {first_line(error)}") from error
     return str(commit.pr_url or commit.commit_url)
 
 
@@ -117,7 +118,3 @@ def _errors() -> tuple[type[Exception], ...]:
     """Return the kinds of error that the hub's client raises, with those of the network library below it."""
     utils = importlib.import_module("huggingface_hub.utils")
     return (OSError, ValueError, *utils.HfHubHTTPError.__bases__)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), error.__class__.__name__)

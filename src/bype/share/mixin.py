@@ -30,7 +30,7 @@ CANNOT_TELL = (
 
 
 class AuditWarning(UserWarning):
-    """A model is shared without an audit, or although its audit found copies, or could not find any."""
+    """A model is shared without an audit, or with an audit that found copies or could not tell."""
 
 
 def warning_of(audit: Audit | None) -> str | None:
@@ -91,8 +91,8 @@ class HubMixin(ABC):
     ) -> str:
         """Upload the model to the Hugging Face hub, and return the address of the commit. It needs the extra ``hub``.
 
-        An :class:`AuditWarning` says if the model was not audited, or if its audit found copies. Files of an earlier
-        model of bype in the same repository are removed; other files stay.
+        An :class:`AuditWarning` says if the model was not audited, or if its audit found copies or could not tell.
+        Files of an earlier model of bype in the repository are removed; other files stay.
 
         Parameters
         ----------

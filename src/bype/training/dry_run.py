@@ -35,7 +35,9 @@ def dry_run(config: TrainingConfig, data: Path) -> Iterator[str]:
     length = Span.parse(config.length)
     if length.is_fixed:
         longest = length.in_steps(steps) / steps * epoch
-        yield f"      at most {longest / 3600:.1f} h for {config.length}, sooner if validation stops improving"
+        may_stop = Span.parse(config.patience).count > 0 and "validation" in store.manifest.splits
+        sooner = ", sooner if validation stops improving" if may_stop else ""
+        yield f"      at most {longest / 3600:.1f} h for {config.length}{sooner}"
     else:
         most = length.count / epoch
         yield f"      at most about {most:,.1f} epochs in {config.length}; validation and updates take from it"
@@ -43,7 +45,7 @@ def dry_run(config: TrainingConfig, data: Path) -> Iterator[str]:
 
 def step_seconds(trainer: Trainer, count: int) -> float:
     """Take some steps of the training itself, and return how long one takes."""
-    return median_seconds([trainer._train_step] * count)
+    return median_seconds([trainer.take_step] * count)
 
 
 def median_seconds(calls: Sequence[Callable[[], object]]) -> float:

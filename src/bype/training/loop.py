@@ -222,7 +222,7 @@ class Trainer:
                 self._validate()  # it begins as a model that may already be the best
             shall_stop = self._update_if_due()  # a run that stopped during an update resumes with that update
             while not shall_stop and not self._is_complete():
-                shall_stop = self._train_step()
+                shall_stop = self.take_step()
                 if self._is_due(self._config.validate_every):
                     self._validate()
                 self.state.is_update_due = self._updates.is_due(self.state.step, steps_per_epoch)
@@ -237,7 +237,7 @@ class Trainer:
             return Outcome("finished", self.state.step, self.state.best, self._stop.signal)
         return Outcome("stopped", self.state.step, self.state.best, self._stop.signal or signal.SIGTERM)
 
-    def _train_step(self) -> bool:
+    def take_step(self) -> bool:
         """Take a step; tell whether all processes shall stop after it."""
         self._group.check_launcher()
         step, seed = self.state.step, self._config.seed
@@ -298,7 +298,7 @@ class Trainer:
         self._schedule.reserve(time.monotonic() - start)
 
     def _update_if_due(self) -> bool:
-        """Update the pseudocoreset if that is due; tell whether all processes shall stop while it still is due."""
+        """Update the pseudocoreset if that is due; tell whether a request to stop interrupted the update."""
         if self.state.is_update_due:
             found = self._updates.make(self.state.step)
             if found is not None:

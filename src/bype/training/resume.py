@@ -11,6 +11,7 @@ from bype.training.average import RunningAverage
 from bype.training.reporter import Reporter
 from bype.training.state import TrainingState
 from bype.training.step import TrainingStep
+from bype.wording import first_line
 
 _TRAINING_SIZE = 7
 """No file of a checkpoint is larger than this many times the model and the rule: both may have moments, in float64, and
@@ -87,8 +88,10 @@ class Snapshot:
             if state.is_update_due and self._step.rule.every is None:
                 raise ValueError("an update is due, and there is no rule for it")
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-            first_line = str(error).splitlines()[0]
-            raise CheckpointError(f"checkpoint {checkpoint.step} does not fit this config: {first_line}") from error
+            raise CheckpointError(
+                f"checkpoint {checkpoint.step} does not fit this config: {first_line(error)}; remove it to resume from "
+                f"the one before it, or choose another --out"
+            ) from error
         self._saved = checkpoint.step, state.is_update_due
         return state
 

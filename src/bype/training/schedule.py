@@ -59,7 +59,7 @@ class Schedule:
         self._known = {step: Pace(step, seconds, after) for step, seconds, after in json.loads(received)}
         self._last, self._rate, self._held = Pace(0, 0.0, 1), 0.0, 0.0
         self._started = clock()
-        self._reserved: float | None = 0.0  # None after a reading of an earlier process: it counts its own
+        self._reserved: float | None = 0.0  # None after a reading of an earlier process, which includes its reserve
         self._newly_reserved = 0.0
         self._share_now = self._share_before = 0.0
 
@@ -104,7 +104,7 @@ class Schedule:
 
     @property
     def share(self) -> float:
-        """Between 0 and 1."""
+        """The share of the training that is done, between 0 and 1."""
         return self._share_now
 
     def is_due(self, every: str, step: int) -> bool:

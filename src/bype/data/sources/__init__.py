@@ -11,7 +11,7 @@ from bype.data.sources.idx import is_idx_folder, open_idx
 from bype.data.sources.images import IMAGE_SUFFIXES, holds_images, open_images
 from bype.data.sources.parquet import is_parquet_folder, open_parquet
 from bype.data.sources.table import open_table
-from bype.suggestions import did_you_mean
+from bype.wording import did_you_mean
 
 __all__ = ["Chunk", "DifferentSizesError", "Pool", "Source", "SourceError", "SourceOptions", "open_source"]
 

@@ -87,7 +87,7 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
 
 
 Header = tuple[tuple[int, ...], np.dtype[Any]]
-_MAX_TURNED_BYTES = 2**32
+_MAX_COLUMN_MAJOR_BYTES = 2**32
 """Arrays in Fortran order are held in memory, since their rows are not in one piece; larger ones are refused."""
 
 
@@ -124,10 +124,10 @@ class _Arrays:
         self.path = path
         self._members = {"x": None} if path.suffix.lower() == ".npy" else self._archive_members()
         self.headers: dict[str, Header] = {}
-        self._is_turned: dict[str, bool] = {}
+        self._is_column_major: dict[str, bool] = {}
         for name in self._members:
-            with self._open(name) as (_, header, is_turned):
-                self.headers[name], self._is_turned[name] = header, is_turned
+            with self._open(name) as (_, header, is_column_major):
+                self.headers[name], self._is_column_major[name] = header, is_column_major
         if not self.headers:
             raise SourceError(f"{path} holds no arrays")
 
@@ -176,13 +176,13 @@ class _Arrays:
             raise SourceError(f"{what} holds Python objects, not numbers; save it as numbers: array.astype(float)")
         if not shape or 0 in shape:
             raise SourceError(f"{what} has shape {shape}, which has no examples")
-        if self._is_turned[name] and math.prod(shape) * dtype.itemsize > _MAX_TURNED_BYTES:
+        if self._is_column_major[name] and math.prod(shape) * dtype.itemsize > _MAX_COLUMN_MAJOR_BYTES:
             raise SourceError(f"{what} is large and in Fortran order; save it with np.ascontiguousarray(array)")
 
     def _blocks(self, name: str) -> Iterator[np.ndarray[Any, Any]]:
-        with self._open(name) as (file, (shape, dtype), is_turned):
+        with self._open(name) as (file, (shape, dtype), is_column_major):
             step = max(1, CHUNK_BYTES // (math.prod(shape[1:]) * dtype.itemsize))
-            whole = self._exactly(file, shape, dtype, "F") if is_turned else None
+            whole = self._exactly(file, shape, dtype, "F") if is_column_major else None
             for first in range(0, shape[0], step):
                 count = min(step, shape[0] - first)
                 if whole is None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bype.suggestions import did_you_mean
+from bype.wording import did_you_mean
 
 CHUNK_BYTES = 2**22
 MAX_CLASSES = 100_000
@@ -29,7 +29,9 @@ class DifferentSizesError(SourceError):
 
 
 class Chunk(NamedTuple):
-    """Some consecutive examples (n, *shape); if they have labels, these (n,); if positions do not name them, names.
+    """Some examples of a source: rows (n, *shape), labels (n,) if there are any, and origins.
+
+    An origin is a name, such as that of an image file. Without origins, examples are known by their positions.
 
     Pixels are bytes. Features are floats with all the digits that the user has: a store holds float32, and ``prepare``
     refuses columns for which these are too few.

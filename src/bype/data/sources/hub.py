@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bype.data.sources.base import Source, SourceError, SourceOptions, require_package
 from bype.data.sources.parquet import open_parquet
+from bype.wording import first_line
 
 PREFIX = "hf:"
 
@@ -35,7 +36,7 @@ def open_hub(name: str, options: SourceOptions) -> Source:
             hub.snapshot_download(data_set, repo_type="dataset", revision=revision, allow_patterns="*.parquet")
         )
     except (OSError, ValueError) as error:  # the kinds of error that the hub raises
-        raise SourceError(f"cannot download {name}: {str(error).splitlines()[0]}") from error
+        raise SourceError(f"cannot download {name}: {first_line(error)}") from error
     if next(folder.rglob("*.parquet"), None) is None:
         raise SourceError(
             f"{data_set} has no parquet files at revision {revision}; the hub keeps a converted copy of most data sets "

@@ -16,7 +16,7 @@ _DIGITS = 10
 
 
 def is_idx_folder(folder: Path) -> bool:
-    """Tell whether a folder holds the four files."""
+    """Tell whether a folder holds MNIST's training images; :func:`open_idx` requires the other three files."""
     return _find(folder, "train-images-idx3-ubyte") is not None
 
 
@@ -59,7 +59,7 @@ def _find(folder: Path, name: str) -> Path | None:
 def _require(folder: Path, name: str) -> Path:
     path = _find(folder, name)
     if path is None:
-        raise SourceError(f"{folder} lacks {name} (or {name}.gz)")
+        raise SourceError(f"{folder} lacks {name} (or {name}.gz); download it, or copy it there")
     return path
 
 

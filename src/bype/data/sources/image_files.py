@@ -194,7 +194,7 @@ def _is_heic(file: Path | BytesIO) -> bool:
 
 
 def _learn_heic() -> None:
-    """Teach Pillow to read HEIC files, if the extra is installed."""
+    """Register the reader of HEIC files with Pillow; raise an error if its package is not installed."""
     require_package("pillow_heif")
     import pillow_heif
 
@@ -202,7 +202,7 @@ def _learn_heic() -> None:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return how a camera was held, as its file says."""
+    """Return the EXIF orientation of an image, a key of ``_TURNS``; 1 if it is upright or has no valid one."""
     if image.format == "PNG" and not {"exif", "Raw profile type exif"} & image.info.keys():
         return 1  # else Pillow decodes the whole image to search for it at the end
     try:
@@ -249,9 +249,10 @@ def _read_pixels(file: Path | BytesIO, channels: int, size: tuple[int, int] | No
 
 
 def _bytes_of(values: NDArray[np.float64], are_floats: bool) -> NDArray[np.uint8]:
-    """Return numbers as bytes: whole numbers have 16 bits; floats are shares of white, or bytes if one is above 1.
+    """Return pixels as bytes. White is 65535 for whole numbers; for floats it is 1, or 255 if a pixel is above 1.
 
-    Whole numbers of all images have one scale, whatever is in each. If this cannot be meant, ``ValueError`` is raised.
+    All images of whole numbers have this scale, whatever is in each. Pixels outside it raise a ``ValueError``, and so
+    do whole numbers that are all below 256, which cannot have 16 bits.
     """
     white = 65535
     if are_floats:

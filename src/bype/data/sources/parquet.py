@@ -56,7 +56,9 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
     if len(by_split) == 1:
         by_split = {None: files}
     elif None in by_split or "train" not in by_split:
-        raise SourceError(f"{path}: some files are named after splits and others are not, or none is for train")
+        raise SourceError(
+            f"{path}: some files are named after splits and others are not, or none is for train; rename the files"
+        )
     else:
         _refuse_configurations(path, by_split)
     folder = path if path.is_dir() else path.parent
@@ -233,9 +235,13 @@ class _Table:
         """Return the labels that occur."""
         distinct: set[Any] = set()
         for name, first, batch in self._batches([self.label or ""]):
-            distinct |= set(batch.column(0).to_pylist())
-            if None in distinct:
-                raise SourceError(f"{name}: column {self.label!r} has no label in row {first} or one soon after")
+            labels = batch.column(0).to_pylist()
+            if None in labels:
+                row = first + labels.index(None)
+                raise SourceError(
+                    f"{name}: column {self.label!r} has no label in row {row}; fill it in, or leave the row out"
+                )
+            distinct |= set(labels)
             if len(distinct) > MAX_CLASSES:
                 raise SourceError(f"column {self.label!r} has over {MAX_CLASSES} values; choose another --label")
         return distinct

@@ -1,4 +1,4 @@
-"""What a user may have meant by a word that does not exist."""
+"""Parts of messages."""
 
 import difflib
 from collections.abc import Iterable
@@ -17,3 +17,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     lower = {name.lower(): name for name in known}
     found = difflib.get_close_matches(word.lower(), lower, n=1)
     return f"; did you mean {lower[found[0]]!r}?" if found else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as '1 epoch' and '2,000 epochs'."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its kind if it has no text."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
