@@ -362,7 +362,7 @@ def test_two_shards_through_the_command(stores, filled, tmp_path, capsys):
     ("words", "message"),
     [
         (["table9"], "bype reproduce list"),
-        (["table1", "--only", "mnist/mlp"], "no cell has 'mnist/mlp'"),
+        (["table1", "--only", "mnist/mlp"], "no cell has the part 'mnist/mlp'"),
         (["table1", "--shard", "2/2"], "from 0 to N - 1"),
     ],
 )
