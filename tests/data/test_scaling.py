@@ -31,23 +31,23 @@ def test_it_is_scikit_learns_standard_scaler_and_has_an_inverse():
     torch.testing.assert_close(scaling.invert(scaling(x)), x, rtol=1e-6, atol=1e-6)
 
 
-def test_a_constant_column_is_only_centred():
-    x = columns()
-    x[:, 1] = 1234.567
-    scaling = fitted(x)
-    assert scaling.scale[1] == 1
-    assert scaling(x)[:, 1].abs().max() < 1e-3
-
-
-def test_a_small_constant_column_has_a_small_scale():
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 300.0])
+def test_a_constant_column_has_the_scale_of_the_others_or_of_its_value(unit):
     generator = torch.Generator().manual_seed(0)
-    rows = torch.cat([1e-6 * torch.randn(200, 2, generator=generator), torch.zeros(200, 1)], 1)
-    rows = torch.cat([rows, torch.tensor([[5e-6, -3.0]]).expand(200, 2)], 1)
-    scaling = Scaling(5)
+    spread = torch.randn(200, 3, generator=generator) * torch.tensor([0.5, 1.0, 2.0])
+    rows = unit * torch.cat([spread, torch.tensor([[0.0, 0.02, -7.0]]).expand(200, 3)], 1)
+    scaling = Scaling(6)
     scaling.fit(lambda: [rows])
-    assert scaling.scale[2].item() == pytest.approx(1e-6, rel=0.2)  # as the others: zero has no size of its own
-    assert scaling.scale[3:].tolist() == pytest.approx([5e-6, 1.0])
+    usual = scaling.scale[:3].median().item()
+    assert usual == pytest.approx(unit, rel=0.2)
+    assert scaling.scale[3:].tolist() == pytest.approx([usual, 0.02 * unit, usual])
+    assert scaling(rows)[:, 3:].abs().max() < 1e-3
     assert torch.allclose(scaling.invert(scaling(rows)), rows)
+
+
+def test_constant_columns_alone_keep_their_units():
+    scaling = fitted(torch.tensor([[0.0, 0.5, 40.0]]).expand(20, 3))
+    assert scaling.scale.tolist() == [1, 0.5, 1]
 
 
 def test_the_spread_of_large_numbers_is_not_lost():

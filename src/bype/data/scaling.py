@@ -40,14 +40,14 @@ class Scaling(nn.Module):
     def fit(self, batches: Batches) -> None:
         """Take the scale from training examples.
 
-        A column that never changes has its absolute value as the scale; a column of zeros has the median scale of the
-        columns that change. Both are at most 1.
+        A column that never changes has the median scale of the columns that change, or its absolute value if that is
+        smaller and not 0: in another row it may change as much as the others do.
         """
         mean, variance, _ = mean_and_variance(batches)
         scale, size = variance.sqrt().float(), mean.abs().float()
         changes = scale > 1e-6 * size  # rounding in float32 gives a constant column a spread that means nothing
         usual = scale[changes].median() if changes.any() else torch.tensor(1.0)
-        constant = torch.where(size > 0, size, usual).clamp_max(1.0)
+        constant = torch.where(size > 0, torch.minimum(size, usual), usual)
         self.center.copy_(mean)
         self.scale.copy_(torch.where(changes, scale, constant).clamp_min(torch.finfo().tiny))
 
