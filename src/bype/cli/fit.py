@@ -23,6 +23,7 @@ from bype.wording import counted
 if TYPE_CHECKING:
     from bype.data.store import Store
     from bype.evaluation.records import Evaluation
+    from bype.run.opened import TrainedRun
 
 _DRAWS, _IMAGES = 500, 500
 _NEIGHBOURS = 5
@@ -132,9 +133,16 @@ def fit(words: list[str]) -> int:
     page = options.out / "report.html"
     result(run=options.out, report=page, **dataclasses.asdict(found))
     write_atomic(page, render([gather(options.out, options.out.absolute().name, store.folder)]).encode())
-    print(f"\nopen {page.absolute()} in a browser: pictures, and all figures\n\nthen try:")
+    print(f"\nopen {page.absolute()} in a browser: pictures, and all figures")
+    _say_what_to_try(run)
+    return 0
+
+
+def _say_what_to_try(run: "TrainedRun") -> None:
+    """Print commands that the run can be used with."""
+    print("\nthen try:")
     plate = "more.png" if len(run.data.shape) == 3 else "more.csv"
-    folder = shlex.quote(str(options.out))
+    folder = shlex.quote(str(run.folder))
     print(f"  bype sample {folder} --like 0 --count 9 --out {plate}")
     points = run.model.prior.own_points()
     if points is not None and points.labels is not None:
@@ -145,7 +153,6 @@ def fit(words: list[str]) -> int:
     print(f"  bype score {folder} --out scores.csv")
     print(f"  bype audit {folder}  # before you share the model")
     print(f"  bype evaluate {folder}  # slower, and more exact")
-    return 0
 
 
 def _beside_the_linear_model(found: "Evaluation", num_dimensions: int) -> Iterator[str]:
@@ -155,7 +162,7 @@ def _beside_the_linear_model(found: "Evaluation", num_dimensions: int) -> Iterat
         return
     linear, own = found.baseline, found.density
     rows = [
-        ("-log p(x), nats per example", f"{own.of_density:.1f}", f"{linear.negative_log_likelihood.value:.1f}"),
+        ("-log p(x), nats per example", f"{own.of_density:,.1f}", f"{linear.negative_log_likelihood.value:,.1f}"),
         ("squared error of reconstructions", f"{linear.own_squared_error:.4g}", f"{linear.squared_error:.4g}"),
     ]
     if found.representation is not None and linear.knn_accuracy:

@@ -154,8 +154,8 @@ class Baseline:
         examples = "example" if self.num_examples == 1 else f"{self.num_examples:,} examples"
         than = f"{self.kind} with {counted(self.num_latents, 'latent')} on the same {examples}"
         error = self.error_of_difference or 0.0
-        difference = f"{abs(gain):.1f} ± {error:.1f}" if error else f"{abs(gain):.1f}"
-        size = f"{difference} nats per example ({bits:.3f} bits per dimension)"
+        difference = f"{abs(gain):,.1f} ± {error:,.1f}" if error else f"{abs(gain):,.1f}"
+        size = f"{difference} nats per example ({bits:,.3f} bits per dimension)"
         if self.num_examples == 1:
             side = "better" if gain >= 0 else "worse"
             return f"The model is {size} {side} than {than}. One example tells little."
