@@ -3,6 +3,7 @@
 Run from the root of the repository, while nothing else runs::
 
     python benchmarks/own_data.py --images FOLDER --tables FOLDER --faces FOLDER --celeba FOLDER --out results/own-data
+    python benchmarks/own_data.py --tables FOLDER --out results/own-data --mixtures
     python benchmarks/own_data.py --out results/own-data --page
     python benchmarks/own_data.py --images FOLDER --only clothes-5000 --latent-dim 200 --out results/own-data-latents
     python benchmarks/own_data.py --out results/own-data-latents --beside results/own-data --page
@@ -13,13 +14,15 @@ JPEG files, which are for research only: neither they nor pictures made of them 
 is not run. A set is a folder of images or a ``.npy`` file; ``bype fit DATA --out RUN --minutes M --seed S`` is all that
 happens to it, with ``--latent-dim`` if that is given. Columns with ten values or fewer are left out of tables. Every
 model is scored on the same test examples, in nats of the same pixels or columns; tables with the same smallest
-variance, (a hundredth of a column's spread)².
+variance, (a hundredth of a column's spread)². ``--mixtures`` fits no model of ours: it adds the mixture that validation
+rows choose to the records of tables that lack it.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import math
 import platform
@@ -34,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.mixture import GaussianMixture
@@ -41,6 +45,8 @@ from sklearn.mixture import GaussianMixture
 from bype.cli import main as bype
 from bype.data.augment import Augmentation
 from bype.data.examples import StoreSource, spread_rows
+from bype.data.prepare import prepare
+from bype.data.scaling import Scaling
 from bype.data.sources import SourceOptions, open_source
 from bype.data.store import Store
 from bype.evaluation.records import read_results
@@ -54,6 +60,8 @@ EVERY_DAY = (
     "photographs", "faces", "clothes-5000",
     "breast-cancer", "wine", "6_cardio", "12_fault", "38_thyroid", "41_Waveform",
 )  # fmt: skip
+_MIXTURE_COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_MIXTURE_FLOORS = (COLUMN_FLOOR, 10 * COLUMN_FLOOR, 100 * COLUMN_FLOOR, 1000 * COLUMN_FLOOR)
 Nats = dict[str, float]
 
 
@@ -167,26 +175,73 @@ def best_pca(store: Store, augmentation: Augmentation) -> tuple[LinearGaussian, 
     return best, num_latents
 
 
-def simple_tables(run: TrainedRun, store: Store, rows: np.ndarray) -> Nats:
+def simple_tables(scaling: Scaling, store: Store, rows: np.ndarray) -> Nats:
     """Score what is simpler than a VAE on rows of a table."""
-    scaling = run.model.scaling
-    assert scaling is not None
-    splits = {name: store.split(name) for name in ("train", "test")}
-    train = scaling(StoreSource(splits["train"]).read(np.arange(len(splits["train"])))).double().numpy()
-    test = scaling(StoreSource(splits["test"]).read(rows)).double().numpy()
-
-    def mixture(count: int, kind: str) -> GaussianMixture:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return GaussianMixture(count, covariance_type=kind, reg_covar=COLUMN_FLOOR, n_init=2, random_state=0).fit(
-                train
-            )
-
-    tried = [mixture(count, kind) for kind in ("full", "diag") for count in range(1, 11)]
+    train, test = scaled_rows(scaling, store, "train"), scaled_rows(scaling, store, "test", rows)
+    tried = [mixture(train, count, kind, runs=2) for kind in ("full", "diag") for count in range(1, 11)]
     best = min(tried, key=lambda found: found.bic(train))
     shift = float(scaling.log_density)
     score = {"full normal": tried[0], "diagonal normal": tried[10], "mixture of normals": best}
     return {name: -float(model.score(test)) - shift for name, model in score.items()}
+
+
+def scaled_rows(scaling: Scaling, store: Store, split: str, rows: np.ndarray | None = None) -> np.ndarray:
+    """Return the rows of a split as models see them; all of them, if not told which."""
+    source = StoreSource(store.split(split))
+    scaled: np.ndarray = scaling(source.read(np.arange(len(source)) if rows is None else rows)).double().numpy()
+    return scaled
+
+
+def mixture(train: np.ndarray, count: int, kind: str, floor: float = COLUMN_FLOOR, runs: int = 1) -> GaussianMixture:
+    """Fit a mixture of normals; ``floor`` is added to the variances, and the best of some runs of EM counts."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return GaussianMixture(count, covariance_type=kind, reg_covar=floor, n_init=runs, random_state=0).fit(train)
+
+
+def chosen_mixture(scaling: Scaling, store: Store, rows: np.ndarray) -> dict[str, Any]:
+    """Score the mixture that makes validation rows the most likely: its kind, its components and its floor.
+
+    Components are tried from few to many, until twice in a row more of them do not help.
+    """
+    train, validation, test = (
+        scaled_rows(scaling, store, split, rows if split == "test" else None)
+        for split in ("train", "validation", "test")
+    )
+    highest, best, choice = -math.inf, None, {}
+    for kind, floor in itertools.product(("full", "diag"), _MIXTURE_FLOORS):
+        highest_here, num_worse = -math.inf, 0
+        for count in _MIXTURE_COMPONENTS:
+            if count > len(train):
+                break
+            model = mixture(train, count, kind, floor)
+            score = float(model.score(validation))
+            if score > highest:
+                highest, best = score, model
+                choice = {"kind": kind, "components": count, "floor": floor}
+            num_worse = 0 if score > highest_here else num_worse + 1
+            highest_here = max(highest_here, score)
+            if num_worse == 2:
+                break
+    assert best is not None
+    return {"nats": round(-float(best.score(test)) - float(scaling.log_density), 4), **choice}
+
+
+def add_mixture(path: Path, data: Path) -> None:
+    """Add the mixture that validation rows choose to the record of a table; nothing of ours is fitted again."""
+    record = json.loads(path.read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(data, Path(folder) / "store", seed=record["seed"])
+        store = Store(Path(folder) / "store")
+        if store.manifest.fingerprint != record["data"]["fingerprint"]:
+            raise SystemExit(f"{path}: the table is not the one of this record")
+        scaling = Scaling(store.manifest.shape[0])
+        train = StoreSource(store.split("train"))
+        scaling.fit(lambda: torch.split(train.read(np.arange(len(train))), 1000))
+        rows = spread_rows(len(store.split("test")), record["evaluation"]["density"]["num_images"])
+        record["mixture"] = {**chosen_mixture(scaling, store, rows), "commit": commit()}
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{path.stem}: {summary(record)}", flush=True)
 
 
 def fit(
@@ -210,7 +265,12 @@ def fit(
         assert evaluation.density is not None
         split = store.split(evaluation.split)
         rows = spread_rows(len(split), evaluation.density.num_images)
-        simple = (simple_images if is_image else simple_tables)(run, store, rows)
+        if is_image:
+            simple, chosen = simple_images(run, store, rows), {}
+        else:
+            assert run.model.scaling is not None
+            simple = simple_tables(run.model.scaling, store, rows)
+            chosen = {"mixture": {**chosen_mixture(run.model.scaling, store, rows), "commit": commit()}}
         paces = json.loads((folder / "pace.json").read_text())["paces"]
         record = {
             "set": name,
@@ -227,6 +287,7 @@ def fit(
             "step": run.step,
             "simple": {key: round(value, 4) for key, value in simple.items()},
             "evaluation": dataclasses.asdict(dataclasses.replace(evaluation, map=None)),
+            **chosen,
         }
         out.mkdir(parents=True, exist_ok=True)
         (out / f"{name}-{seed}.json").write_text(json.dumps(record, indent=1) + "\n")
@@ -249,6 +310,7 @@ def all_nats(record: dict[str, Any]) -> Nats:
         baseline["kind"]: baseline["negative_log_likelihood"]["value"],
         "no latents": baseline["without_latents"],
         **record["simple"],
+        **({"mixture, by validation rows": record["mixture"]["nats"]} if "mixture" in record else {}),
     }
 
 
@@ -357,6 +419,7 @@ def main() -> int:
     parser.add_argument("--every-day", action="store_true", help="run three image sets and six tables, once")
     parser.add_argument("--only", default="", help="run sets whose name contains this")
     parser.add_argument("--latent-dim", type=int, help="set the number of latents; if left out, bype fit chooses it")
+    parser.add_argument("--mixtures", action="store_true", help="add mixtures to the records of tables, and stop")
     parser.add_argument("--page", action="store_true", help="print the tables of the page and stop")
     parser.add_argument("--beside", type=Path, help="print the records beside those of this folder")
     options = parser.parse_args()
@@ -368,11 +431,17 @@ def main() -> int:
     for seed in range(1 if options.every_day else options.seeds):
         for name, make in {**images, **tables}.items():
             is_wanted = options.only in name and (not options.every_day or name in EVERY_DAY)
-            if not is_wanted or (options.out / f"{name}-{seed}.json").exists():
+            record = options.out / f"{name}-{seed}.json"
+            if not is_wanted or record.exists() != options.mixtures:
+                continue
+            if options.mixtures and (name in images or "mixture" in json.loads(record.read_text())):
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 minutes = options.minutes if name in images else options.table_minutes
                 data = make(Path(folder) / name)
+                if options.mixtures:
+                    add_mixture(record, data)
+                    continue
                 fit(name, data, minutes, seed, name in images, options.out, options.latent_dim)
     return 0
 
