@@ -1,11 +1,13 @@
 """A progress bar for commands, on a terminal only."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 Report = Callable[[int, int], None]
 """Called with how much is done and with the total."""
 
+Stage = Callable[[str], AbstractContextManager[Report]]
+"""Shows a stage under its title: a context that yields the function that its progress is reported to."""
 
 _is_silent = False
 
@@ -28,6 +30,11 @@ def is_silent() -> bool:
 
 def no_report(done: int, total: int) -> None:
     """Report nothing."""
+
+
+def no_stage(title: str) -> AbstractContextManager[Report]:
+    """Show no progress."""
+    return nullcontext(no_report)
 
 
 @contextmanager

@@ -21,8 +21,7 @@ from bype.paper import cost, provenance, reproduce
 from bype.paper.cells import FULL, REDUCED, Cell, config_of, preparation
 from bype.paper.hours import Costs, Pace, hours, lines_of
 from bype.paper.items import ITEMS, Line, cells_of
-from bype.paper.output import write_item
-from bype.paper.page import BEGIN, END
+from bype.paper.page import BEGIN, END, write_item
 from bype.paper.provenance import is_capped, seconds_per_epoch
 from bype.paper.records import Records
 from bype.paper.tables import table

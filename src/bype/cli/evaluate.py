@@ -46,7 +46,7 @@ def evaluate(words: list[str]) -> int:
     from bype.console import progress_bar
     from bype.distributed import device_named, open_group, place_among_processes
     from bype.evaluation.density import DensityOptions
-    from bype.evaluation.evaluate import assist, default_split
+    from bype.evaluation.evaluate import assist
     from bype.evaluation.evaluate import evaluate as measure
     from bype.run.opened import TrainedRun
 
@@ -58,7 +58,7 @@ def evaluate(words: list[str]) -> int:
     density = None
     if options.samples:
         density = DensityOptions(options.samples, options.images, options.rows, options.precision, options.seed)
-    split = options.split or default_split(run.store(options.data))
+    split = options.split or run.store(options.data).default_split
     with open_group(_LONGEST_BLOCK) as group:
         if not group.is_first:
             if density is not None:

@@ -29,11 +29,10 @@ def split_of(run: "TrainedRun", data: Path | None, name: str | None) -> "Iterato
     from bype.data.prepare import prepare
     from bype.data.sources import SourceOptions, open_source
     from bype.data.store import is_store
-    from bype.evaluation.evaluate import default_split
 
     if data is None or is_store(data):
         store = run.store(data)
-        yield store, store.split(name or default_split(store))
+        yield store, store.split(name or store.default_split)
         return
     source = open_source(data, SourceOptions(shape=run.data.shape, columns=run.data.names))
     run.require_kind(data, source)
@@ -46,7 +45,7 @@ def split_of(run: "TrainedRun", data: Path | None, name: str | None) -> "Iterato
         if name is not None and name not in prepared.manifest.splits:
             raise UsageError(f"{data} has no split {name}; leave out --split")
         store = run.store(made)
-        yield store, store.split(name or default_split(store))
+        yield store, store.split(name or store.default_split)
 
 
 @contextmanager
@@ -77,7 +76,6 @@ def named_examples(
 
     from bype.data.examples import StoreSource, as_model_input, spread_rows
     from bype.data.sources.image_files import read_image_file
-    from bype.evaluation.evaluate import default_split
     from bype.plates import is_image_shape
 
     chosen = None
@@ -86,7 +84,7 @@ def named_examples(
             raise UsageError(f"rows are counted from 0; there is no row {name}")
     if not names or any(name.isdecimal() for name in names):
         store = run.store(data)
-        chosen = store.split(split or default_split(store))
+        chosen = store.split(split or store.default_split)
         names = names or tuple(map(str, spread_rows(len(chosen), most).tolist()))
 
     def example(name: str) -> "Tensor":

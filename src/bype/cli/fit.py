@@ -71,7 +71,7 @@ def fit(words: list[str]) -> int:
     from bype.data.files import write_atomic
     from bype.distributed import place_among_processes
     from bype.evaluation.density import DensityOptions
-    from bype.evaluation.evaluate import default_split, evaluate
+    from bype.evaluation.evaluate import evaluate
     from bype.evaluation.records import read_results
     from bype.report.contents import gather
     from bype.report.page import render
@@ -116,7 +116,7 @@ def fit(words: list[str]) -> int:
         result(run=options.out, state=outcome.state, step=outcome.step)
         return 128 + (outcome.signal or 0)
     run = TrainedRun.open(options.out, store.folder)
-    known = read_results(options.out).find(store.manifest.fingerprint, default_split(store))
+    known = read_results(options.out).find(store.manifest.fingerprint, store.default_split)
     is_known = (
         known is not None
         and known.step == run.step
@@ -126,7 +126,7 @@ def fit(words: list[str]) -> int:
     )
     density = None if is_known else DensityOptions(_DRAWS, _IMAGES)
     found = evaluate(
-        run, default_split(store), data=store.folder, density=density, with_baseline=True, stage=progress_bar
+        run, store.default_split, data=store.folder, density=density, with_baseline=True, stage=progress_bar
     )
     for line in _beside_the_linear_model(found, math.prod(run.data.shape)):
         say(line)

@@ -121,7 +121,7 @@ def reproduce(words: list[str]) -> int:
     from bype.console import progress_bar
     from bype.paper.cells import FULL, REDUCED, preparation
     from bype.paper.items import ITEMS, cells_of
-    from bype.paper.output import write_item
+    from bype.paper.page import write_item
     from bype.paper.records import FILE_NAME, Records
     from bype.paper.reproduce import StoppedError, fill_cells
     from bype.training.display import display_here

@@ -194,6 +194,11 @@ class Store:
             raise StoreError(f"{self.folder} has no split {name}; it has {', '.join(self.manifest.splits)}{near}")
         return Split(self.folder, self.manifest, name)
 
+    @property
+    def default_split(self) -> str:
+        """The split to look at if none is named: test, or else validation, or else train."""
+        return next(name for name in ("test", "validation", "train") if name in self.manifest.splits)
+
     def verify(self) -> None:
         """Read every byte and compare with the checksums."""
         for name, content in self.manifest.splits.items():

@@ -24,7 +24,6 @@ from bype.data.sources.memory import source_of
 from bype.data.store import Store, is_store
 from bype.estimator.labels import MISSING, labels_of
 from bype.estimator.layout import Layout
-from bype.evaluation.evaluate import default_split
 from bype.run.directory import RunError
 from bype.run.identity import different_column, own_names
 
@@ -93,7 +92,7 @@ def examples_to_use(estimator: BaseEstimator, X: Any, layout: Layout) -> Tensor:
         return layout.to_model(_array(estimator, X, layout))
     if (store := _store(X)) is not None:
         _require_kind(estimator, X, store.manifest, layout)
-        split = store.split(default_split(store))
+        split = store.split(store.default_split)
         rows = split.read(np.arange(len(split), dtype=np.int64))
     else:
         names = tuple(getattr(estimator, "feature_names_in_", ()))

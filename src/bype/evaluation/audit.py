@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from bype.console import Stage, no_stage
 from bype.data.decode import decode_file
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.files import FileError, to_json, write_atomic
 from bype.data.origins import name_examples
 from bype.data.scaling import Batches, Scaling, mean_and_variance
-from bype.evaluation.evaluate import Stage, no_stage
 from bype.evaluation.generation import sample
 from bype.evaluation.neighbours import Nearest, nearest
 from bype.priors.base import ExampleSource, MappedSource

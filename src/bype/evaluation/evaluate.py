@@ -1,7 +1,5 @@
 """All measurements of one trained run on one split."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bype.console import Report, no_report
+from bype.console import Report, Stage, no_report, no_stage
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.store import Split, Store
 from bype.distributed import Group
@@ -29,19 +27,6 @@ _MAX_REFERENCES = 100_000
 _MAX_GAP_IMAGES = 10_000
 _MAX_PROBE_ROWS = 20_000
 _MAP_POINTS = 2_000
-
-Stage = Callable[[str], AbstractContextManager[Report]]
-"""Shows a stage under its title: a context that yields the function that its progress is reported to."""
-
-
-def no_stage(title: str) -> AbstractContextManager[Report]:
-    """Show no progress."""
-    return nullcontext(no_report)
-
-
-def default_split(store: Store) -> str:
-    """Return the split to look at: test, or else validation, or else train."""
-    return next(name for name in ("test", "validation", "train") if name in store.manifest.splits)
 
 
 def evaluate(

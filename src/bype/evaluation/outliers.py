@@ -9,12 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bype.console import Report, no_report
+from bype.console import Report, Stage, no_report, no_stage
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.origins import name_examples
 from bype.data.store import Split
 from bype.distributions import Distribution
-from bype.evaluation.evaluate import Stage, default_split, no_stage
 from bype.evaluation.scores import log_likelihood_by_shared_draws, log_normaliser
 from bype.factors import LinearGaussian
 from bype.models.base import LatentModel
@@ -149,7 +148,7 @@ def score_examples(
     """
     options = options or ScoreOptions()
     store = run.store(data)
-    split = store.split(split_name or default_split(store))
+    split = store.split(split_name or store.default_split)
     rows = spread_rows(len(split), options.num_examples or len(split))
     sources = split.origins(rows)
     fingerprint = store.manifest.fingerprint

@@ -1,7 +1,6 @@
 """Figures from records: pictures side by side as PNG, charts as SVG. A figure of reduced runs is marked as reduced."""
 
 import io
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +9,12 @@ from PIL import Image, ImageDraw, ImageFont
 from bype.paper.cells import Protocol
 from bype.paper.items import Item, Line
 from bype.paper.records import PLATE_LINES, Records
-from bype.report.charts import Series, line_chart, scatter
-from bype.report.markup import Markup, element
-from bype.report.style import STANDALONE_STYLE
+from bype.report.charts import WIDTH, Chart, Series, line_chart, scatter, svg_file
+from bype.report.markup import element, join
 
 _SHOWN_PLATES = 6
 _GAP, _TITLE = 12, 18
-_PANEL, _LEGEND = 420, 18
+_LEGEND = 18
 
 Found = list[tuple[Line, Any]]
 """The parts of a figure that have been run, each with what its record has (of the first seed)."""
@@ -113,7 +111,7 @@ def _curves(item: Item, found: Found, remark: str) -> tuple[str, bytes]:
     return "svg", _sheet(item, [_lines(f"MNIST, VAE{remark}", series, "epoch", "validation -ELBO, nats", None)])
 
 
-_Panel = tuple[str, Markup, list[Series]]
+_Panel = tuple[str, Chart, list[Series]]
 
 
 def _lines(title: str, series: list[Series], x_label: str, y_label: str, ticks: Any) -> _Panel:
@@ -122,11 +120,11 @@ def _lines(title: str, series: list[Series], x_label: str, y_label: str, ticks: 
 
 def _sheet(item: Item, panels: list[_Panel]) -> bytes:
     """Lay out charts two in a row, each under its title and above the names of its lines."""
-    parts, top, width = [], 0.0, _PANEL * min(2, len(panels))
+    parts, top = [element("title", item.title)], 0
     for first in range(0, len(panels), 2):
         bottom = top
         for column, (title, chart, series) in enumerate(panels[first : first + 2]):
-            height, inside = _opened(chart)
+            height = chart.height
             legend = [
                 element(
                     "g",
@@ -135,29 +133,10 @@ def _sheet(item: Item, panels: list[_Panel]) -> bytes:
                 )
                 for k, line in enumerate(series)
             ]
-            body = element("g", inside, *legend, transform=f"translate(0 {_TITLE + 4})")
+            body = element("g", chart.content, *legend, transform=f"translate(0 {_TITLE + 4})")
             named = element("text", title, x=10, y=_TITLE - 2)
-            place = f"translate({column * _PANEL} {top:g})"
+            place = f"translate({column * WIDTH} {top})"
             parts.append(element("g", named, body, class_="chart", transform=place))
             bottom = max(bottom, top + _TITLE + 4 + height + _LEGEND * len(series) + _GAP)
         top = bottom
-    style = element("style", Markup(STANDALONE_STYLE))
-    drawing = element(
-        "svg",
-        style,
-        element("title", item.title),
-        *parts,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {width} {top:g}",
-        width=width,
-        height=f"{top:g}",
-    )
-    return (drawing + "\n").encode()
-
-
-def _opened(chart: Markup) -> tuple[float, Markup]:
-    """Return the height of a chart, and its content without the element around it."""
-    found = re.match(r'<svg viewBox="0 0 [0-9.]+ ([0-9.]+)"[^>]*>(.*)</svg>$', chart, re.DOTALL)
-    if found is None:
-        raise RuntimeError("a chart is no longer an svg element with a viewBox")
-    return float(found[1]), Markup(found[2])
+    return (svg_file(join(*parts), WIDTH * min(2, len(panels)), top) + "\n").encode()

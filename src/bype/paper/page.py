@@ -1,13 +1,14 @@
-"""The page of all tables and figures, printed from records."""
+"""Tables and figures, printed from records: each to a file, or all to a page."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 from bype.data.files import FileError, write_atomic
-from bype.paper.cells import FULL, PROTOCOLS, REDUCED
+from bype.paper.cells import FULL, PROTOCOLS, REDUCED, Protocol
 from bype.paper.figures import figure
 from bype.paper.hours import ASSUMED_EPOCHS, Costs, hours, hours_by_prior, is_measured
-from bype.paper.items import ITEMS, Item
+from bype.paper.items import ITEMS, Item, is_chosen
 from bype.paper.records import Records
 from bype.paper.tables import markdown, table
 from bype.wording import counted
@@ -100,12 +101,17 @@ def _title(item: Item) -> str:
 
 def draw_all(records: Records) -> dict[str, bytes]:
     """Draw every figure of which something was run; return the files by name."""
-    drawn = {}
+    drawn: dict[str, bytes] = {}
     for item in ITEMS.values():
         for protocol in PROTOCOLS:
-            if not item.is_table and (made := figure(item, records, protocol)):
-                drawn[f"{protocol.mark(item.name)}.{made[0]}"] = made[1]
+            drawn |= _drawn(item, records, protocol)
     return drawn
+
+
+def _drawn(item: Item, records: Records, protocol: Protocol) -> dict[str, bytes]:
+    """Return a figure of the runs at a protocol, by the name of its file; nothing if there are none."""
+    made = None if item.is_table else figure(item, records, protocol)
+    return {} if made is None else {f"{protocol.mark(item.name)}.{made[0]}": made[1]}
 
 
 def _drawable() -> set[str]:
@@ -137,3 +143,34 @@ def write_page(records: Records, costs: Costs | None, page: Path) -> None:
     for name in _drawable() - pictures.keys():
         (folder / name).unlink(missing_ok=True)
     write_atomic(page, f"{before}{printed(records, costs, pictures)}{after}".encode())
+
+
+def write_item(item: Item, records: Records, out: Path, only: str = "") -> Iterator[str]:
+    """Write a table as Markdown, or a figure as one file for each protocol; return lines that show it.
+
+    Parameters
+    ----------
+    item, records
+        The table or figure, and what it is made of.
+    out
+        The folder to write to.
+    only
+        Show only rows of cells with these whole parts in their path; the file has all rows.
+    """
+    if item.is_table:
+        path = out / f"{item.name}.md"
+        write_atomic(path, ("\n".join(_text(item, records)) + "\n").encode())
+        if chosen := tuple(line for line in item.lines if is_chosen(line.cell, only)):
+            yield from _text(dataclasses.replace(item, lines=chosen), records)
+        yield f"written to {path}"
+        return
+    for protocol in PROTOCOLS:
+        for name, content in _drawn(item, records, protocol).items():
+            write_atomic(out / name, content)
+            yield f"{item.title}, {protocol.name}: written to {out / name}"
+
+
+def _text(item: Item, records: Records) -> list[str]:
+    used = [protocol for protocol in PROTOCOLS if records.count(item, protocol)]
+    note = [item.note, ""] if item.note else []
+    return [item.title, "", *table(item, records), "", *note, *(f"{each.name}: {each.text}" for each in used)]

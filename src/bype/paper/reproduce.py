@@ -7,13 +7,14 @@ from pathlib import Path
 
 import torch
 
+from bype.console import Stage, no_stage
 from bype.data.examples import StoreSource
 from bype.data.files import to_json, write_atomic
 from bype.data.store import Store
 from bype.evaluation import generation
 from bype.evaluation.augmentation import classifier_error
 from bype.evaluation.density import DensityOptions, Precision, faster_precision
-from bype.evaluation.evaluate import Stage, evaluate, no_stage
+from bype.evaluation.evaluate import evaluate
 from bype.evaluation.records import ClassifierError, Evaluation, read_results, write_results
 from bype.models.base import LatentModel
 from bype.paper.cells import Cell, Protocol, config_of, preparation

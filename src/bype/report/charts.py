@@ -1,12 +1,15 @@
-"""Charts as SVG: drawn small enough to be read on a phone, coloured by the page's style."""
+"""Charts as SVG: drawn small enough to be read on a phone, coloured by a style sheet."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bype.report.markup import Markup, element, join, minus
+from bype.report.style import STANDALONE_STYLE
 
-_WIDTH, _HEIGHT = 420, 250
+WIDTH = 420
+"""The width of every chart."""
+_HEIGHT = 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 68, 18, 10, 36
 
 
@@ -19,6 +22,36 @@ class Series:
     y: Sequence[float]
     is_dashed: bool = False
     colour: int = 0
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing, :data:`WIDTH` wide."""
+
+    content: Markup
+    """Its title, for readers who cannot see it, and what is drawn."""
+    height: int = _HEIGHT
+
+    def on_page(self) -> Markup:
+        """Return it as a part of a page, which has the style."""
+        return element("svg", self.content, viewBox=f"0 0 {WIDTH} {self.height}", role="img", class_="chart")
+
+    def as_file(self) -> str:
+        """Return it as the text of a file, with its style."""
+        return svg_file(element("g", self.content, class_="chart"), WIDTH, self.height)
+
+
+def svg_file(content: Markup, width: float, height: float) -> str:
+    """Return the text of an SVG file: a drawing with the style of charts."""
+    return element(
+        "svg",
+        element("style", Markup(STANDALONE_STYLE)),
+        content,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {width:g} {height:g}",
+        width=f"{width:g}",
+        height=f"{height:g}",
+    )
 
 
 @dataclass(frozen=True)
@@ -61,7 +94,7 @@ def line_chart(
     x_ticks: Sequence[float] | None = None,
     min_range: float = 0.0,
     most: float = math.inf,
-) -> Markup:
+) -> Chart:
     """Draw lines.
 
     Parameters
@@ -98,14 +131,15 @@ def line_chart(
                 element("circle", cx=across(line.x[0]), cy=up(line.y[0]), r=3, class_=f"dot c{line.colour % 10}")
             )
         lines.append(element("polyline", points=points, class_=kind))
-    return _drawing(title, *parts, _window(*lines))
+    return _chart(title, *parts, _window(*lines))
 
 
-def histogram(values: Sequence[float], *, title: str, x_label: str, y_label: str, bins: int = 24) -> Markup:
+def histogram(values: Sequence[float], *, title: str, x_label: str, y_label: str) -> Chart:
     """Draw how often values occur."""
     low, high = min(values), max(values)
     if high - low <= 1e-6 * max(1.0, abs(high)):  # all the same
         low, high = low - max(1.0, abs(low)) / 2, high + max(1.0, abs(high)) / 2
+    bins = 24
     counts = [0] * bins
     for value in values:
         counts[min(bins - 1, int((value - low) / (high - low) * bins))] += 1
@@ -123,12 +157,17 @@ def histogram(values: Sequence[float], *, title: str, x_label: str, y_label: str
         for k, count in enumerate(counts)
         if count
     ]
-    return _drawing(title, _axes(across, up, x_label, y_label, None), *bars)
+    return _chart(title, _axes(across, up, x_label, y_label, None), *bars)
 
 
-def scatter(x: Sequence[float], y: Sequence[float], groups: Sequence[int] | None, *, title: str) -> Markup:
+def weights_chart(weights: Sequence[float]) -> Chart:
+    """Draw how the weights of a pseudocoreset are spread."""
+    return histogram(weights, title="Weights of the pseudo-points", x_label="weight", y_label="pseudo-points")
+
+
+def scatter(x: Sequence[float], y: Sequence[float], groups: Sequence[int] | None, *, title: str) -> Chart:
     """Draw dots, coloured by group, without axes: only distances mean anything."""
-    size = _WIDTH - 20
+    size = WIDTH - 20
     low_x, low_y = min(x), min(y)
     extent = max(max(x) - low_x, max(y) - low_y, 1e-9)
     left = 10 + (extent - (max(x) - low_x)) / extent * size / 2
@@ -141,12 +180,12 @@ def scatter(x: Sequence[float], y: Sequence[float], groups: Sequence[int] | None
         element("path", d="".join(places), class_=f"{kind} c{group % 10}") for group, places in sorted(members.items())
     ]
     height = round(20 + (max(y) - low_y) / extent * size)
-    return _drawing(title, *paths, height=height)
+    return _chart(title, *paths, height=height)
 
 
 def _window(*parts: Markup) -> Markup:
     """Cut off what lies outside the axes."""
-    width, height = _WIDTH - _LEFT, _HEIGHT - _TOP - _BOTTOM + 1
+    width, height = WIDTH - _LEFT, _HEIGHT - _TOP - _BOTTOM + 1
     place = {"x": _LEFT, "y": _TOP, "width": width, "height": height}
     return element("svg", *parts, viewBox=f"{_LEFT} {_TOP} {width} {height}", **place)
 
@@ -166,7 +205,7 @@ def _useful_range(ys: Sequence[float], min_range: float) -> tuple[float, float]:
 def _scales(low_x: float, high_x: float, low_y: float, high_y: float) -> tuple[_Scale, _Scale]:
     if high_x <= low_x:
         low_x, high_x = low_x - 0.5, low_x + 0.5
-    across = _Scale(low_x, high_x, _LEFT, _WIDTH - _RIGHT)
+    across = _Scale(low_x, high_x, _LEFT, WIDTH - _RIGHT)
     return across, _Scale(low_y, high_y, _HEIGHT - _BOTTOM, _TOP)
 
 
@@ -174,19 +213,18 @@ def _axes(across: _Scale, up: _Scale, x_label: str, y_label: str, x_ticks: Seque
     bottom = _HEIGHT - _BOTTOM
     parts = []
     for value in ticks(up.low, up.high):
-        parts.append(element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=up(value), y2=up(value), class_="grid"))
+        parts.append(element("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=up(value), y2=up(value), class_="grid"))
         parts.append(element("text", minus(f"{value:,}"), x=_LEFT - 6, y=up(value) + 4, class_="end"))
     labelled = ticks(across.low, across.high) if x_ticks is None else x_ticks
     parts += [
         element("text", minus(f"{value:,}"), x=across(value), y=bottom + 16, class_="middle") for value in labelled
     ]
-    parts.append(element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=bottom, y2=bottom, class_="axis"))
-    parts.append(element("text", x_label, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=_HEIGHT - 3, class_="middle label"))
+    parts.append(element("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=bottom, y2=bottom, class_="axis"))
+    parts.append(element("text", x_label, x=(_LEFT + WIDTH - _RIGHT) / 2, y=_HEIGHT - 3, class_="middle label"))
     middle = (_TOP + bottom) / 2
     parts.append(element("text", y_label, transform=f"translate(11 {middle}) rotate(-90)", class_="middle label"))
     return join(*parts)
 
 
-def _drawing(title: str, *parts: Markup, height: int = _HEIGHT) -> Markup:
-    named = element("title", title)
-    return element("svg", named, *parts, viewBox=f"0 0 {_WIDTH} {height}", role="img", class_="chart")
+def _chart(title: str, *parts: Markup, height: int = _HEIGHT) -> Chart:
+    return Chart(join(element("title", title), *parts), height)

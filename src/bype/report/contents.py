@@ -12,7 +12,6 @@ from bype.data.files import FileError
 from bype.data.store import Store
 from bype.evaluation import generation
 from bype.evaluation.audit import Audit, read_audit
-from bype.evaluation.evaluate import default_split
 from bype.evaluation.outliers import ScoreOptions, score_examples
 from bype.evaluation.pseudopoints import Coreset, describe_points
 from bype.evaluation.records import ClassifierError, Evaluation, read_results
@@ -147,7 +146,7 @@ def gather(folder: Path, name: str, data: Path | None = None) -> RunContents:
 
 
 def _add_unusual(contents: RunContents, run: TrainedRun, store: Store) -> None:
-    split = store.split(default_split(store))
+    split = store.split(store.default_split)
     found = score_examples(run, split.name, data=store.folder, options=_QUICK_SCORES)
     if found.percentile is None or found.log_ratio is None:
         return  # the run came without its training data, and others were given
@@ -180,7 +179,7 @@ def _add_images(contents: RunContents, run: TrainedRun, store: Store | None, gen
         contents.plates = plate([to_bytes(line.numpy()) for line in lines], is_clear=True)
     if store is None:
         return
-    split = store.split(default_split(store))
+    split = store.split(store.default_split)
     x = StoreSource(split).read(spread_rows(len(split), 3 * _COLUMNS))
     made = generation.reconstruct(model, x)
     pairs = zip(torch.split(x, _COLUMNS), torch.split(made, _COLUMNS), strict=True)

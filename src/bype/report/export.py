@@ -13,9 +13,7 @@ from bype.data.store import Store
 from bype.data.writer import StoreWriter
 from bype.evaluation.pseudopoints import Coreset
 from bype.plates import grid, is_image_shape, plate, png, to_bytes
-from bype.report.charts import histogram
-from bype.report.markup import Markup, element
-from bype.report.style import STANDALONE_STYLE
+from bype.report.charts import weights_chart
 from bype.run.opened import TrainedRun
 
 _COLUMNS = 20
@@ -46,12 +44,7 @@ def _write(points: Coreset, run: TrainedRun, store: Store, folder: Path) -> None
         arrays |= {"label_mix": points.label_mix, "classes": np.array(run.data.classes)}
     np.savez(folder / "coreset.npz", **arrays)
     _write_store(points, run, folder / "store")
-    chart = histogram(
-        points.weights.tolist(), title="Weights of the pseudo-points", x_label="weight", y_label="pseudo-points"
-    )
-    style = element("style", Markup(STANDALONE_STYLE))
-    named = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    (folder / "weights.svg").write_text(named.replace("<title>", f"{style}<title>", 1), encoding="utf-8")
+    (folder / "weights.svg").write_text(weights_chart(points.weights.tolist()).as_file(), encoding="utf-8")
     if is_image_shape(run.data.shape):
         pixels = to_bytes(points.points)
         (folder / "points.png").write_bytes(png(grid(pixels, _COLUMNS)))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bype.evaluation.pseudopoints import Coreset
 from bype.report.blocks import card, heading, key, picture_of, section, table, thumbnail
-from bype.report.charts import Series, histogram, line_chart, scatter
+from bype.report.charts import Series, line_chart, scatter, weights_chart
 from bype.report.contents import CLASS_POINTS, MOST_CLASSES, MOST_IMAGES, ClassOfPoints, RunContents
 from bype.report.markup import Markup, element, minus
 from bype.wording import counted
@@ -65,7 +65,7 @@ def _curves(numbered: Sequence[tuple[int, RunContents]], runs: Sequence[RunConte
     if updates:
         keys.append(key("update of the pseudocoreset", "tick"))
     chart = line_chart(series, title="Minus ELBO by epoch", x_label="epoch", y_label="−ELBO, nats", marks=updates)
-    return card("", chart, element("ul", *keys, class_="legend"), below)
+    return card("", chart.on_page(), element("ul", *keys, class_="legend"), below)
 
 
 def how_good(runs: Sequence[RunContents]) -> Markup:
@@ -161,9 +161,7 @@ def weights(runs: Sequence[RunContents]) -> Markup:
         if run.points is None:
             continue
         found = run.points.weights
-        chart = histogram(
-            found.tolist(), title="Weights of the pseudo-points", x_label="weight", y_label="pseudo-points"
-        )
+        chart = weights_chart(found.tolist()).on_page()
         text = (
             f"{len(found):,} points stand for {found.sum():,.0f} examples. They are as varied as "
             f"{run.points.effective_number:.0f} points of equal weight."
@@ -300,7 +298,7 @@ def maps(runs: Sequence[RunContents]) -> Markup:
         keys = [
             key(names[k] if k < len(names) else str(k), f"c{k % 10}") for k in seen[:MOST_CLASSES] if 0 <= k < 2**20
         ]
-        cards.append(card(heading(runs, run), chart, element("ul", *keys, class_="legend")))
+        cards.append(card(heading(runs, run), chart.on_page(), element("ul", *keys, class_="legend")))
     if not cards:
         return Markup("")
     text = "Latent means of examples, laid out by t-SNE: neighbours are similar."
@@ -329,7 +327,7 @@ def neighbours(runs: Sequence[RunContents]) -> Markup:
     )
     legend = [element("ul", *keys, class_="legend")] if len(runs) > 1 else []
     text = "How often the K examples nearest in latent space vote for the right class."
-    return section("Nearest neighbours", text, element("div", card("", chart, *legend), class_="cards"))
+    return section("Nearest neighbours", text, element("div", card("", chart.on_page(), *legend), class_="cards"))
 
 
 def augmentation(runs: Sequence[RunContents]) -> Markup:
