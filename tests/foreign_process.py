@@ -65,8 +65,8 @@ def work(case: str, store: Path, folder: Path, device: str) -> None:
     run = TrainedRun.open(folder / case, device=device)
     density = DensityOptions(num_samples=20, num_images=20)
     evaluate(run, "validation", density=density, with_map=False)
-    split, fingerprint = run.store().split("validation"), run.data.fingerprint
-    embed_split(run, split, fingerprint, folder / case / "embedded", EmbeddingOptions("npz", 10, (0, 1)))
+    split = run.store().split("validation")
+    embed_split(run, split, folder / case / "embedded", EmbeddingOptions("npz", 10, (0, 1)))
     pictures = {"image": split.read(np.arange(10))}
     found = Embedder(folder / case, num_samples=10, device=device)(pictures)
     np.savez(folder / case / "called.npz", **found)

@@ -38,7 +38,7 @@ def test_embedding_in_parts_has_every_row_once(bype_run, tmp_path, monkeypatch):
     monkeypatch.setattr(embedding, "PART_ROWS", 100)
     run = TrainedRun.open(bype_run)
     split = run.store().split("train")
-    assert embed_split(run, split, "print", tmp_path / "out") == Embedded(5, 5)  # 465 rows
+    assert embed_split(run, split, tmp_path / "out") == Embedded(5, 5)  # 465 rows
     parts = [np.load(path) for path in sorted((tmp_path / "out").glob("part-*.npz"))]
     ids = np.concatenate([part["ids"] for part in parts])
     assert ids.tolist() == list(range(465))
@@ -51,11 +51,11 @@ def test_shards_together_make_every_part_once_and_the_last_says_so(bype_run, tmp
     monkeypatch.setattr(embedding, "PART_ROWS", 100)
     run = TrainedRun.open(bype_run)
     split = run.store().split("train")
-    embed_split(run, split, "print", tmp_path / "whole", EmbeddingOptions(num_samples=3))
+    embed_split(run, split, tmp_path / "whole", EmbeddingOptions(num_samples=3))
     for number, done in ((1, 2), (2, 3), (0, 5)):
         assert not (tmp_path / "out" / "complete.json").exists()
         options = EmbeddingOptions(num_samples=3, shard=(number, 3))
-        assert embed_split(run, split, "print", tmp_path / "out", options) == Embedded(5, done)
+        assert embed_split(run, split, tmp_path / "out", options) == Embedded(5, done)
     assert read_json(tmp_path / "out" / "complete.json") == {"parts": 5, "rows": 465}
     for path in sorted((tmp_path / "out").glob("part-*")):
         ours, theirs = np.load(path), np.load(tmp_path / "whole" / path.name)
@@ -66,8 +66,8 @@ def test_shards_together_make_every_part_once_and_the_last_says_so(bype_run, tmp
 def test_parquet_parts_hold_the_same(bype_run, tmp_path):
     run = TrainedRun.open(bype_run)
     split = run.store().split("test")
-    embed_split(run, split, "print", tmp_path / "npz", EmbeddingOptions(num_samples=2))
-    embed_split(run, split, "print", tmp_path / "parquet", EmbeddingOptions("parquet", 2))
+    embed_split(run, split, tmp_path / "npz", EmbeddingOptions(num_samples=2))
+    embed_split(run, split, tmp_path / "parquet", EmbeddingOptions("parquet", 2))
     arrays = np.load(tmp_path / "npz" / "part-000000.npz")
     table = parquet.read_table(tmp_path / "parquet" / "part-000000.parquet")
     assert set(table.column_names) == {"id", "source", "mean", "label", "label_name", "log_likelihood"}
@@ -126,7 +126,7 @@ def test_the_score_of_an_example_is_the_same_by_every_route_and_in_every_batch(b
     images = split.read(np.arange(len(split)))
     whole = embedder({"image": images})["log_likelihood"]
     pieces = [embedder({"image": images[rows]})["log_likelihood"] for rows in (slice(40, None), slice(0, 40))]
-    embed_split(run, split, store.manifest.fingerprint, tmp_path / "out", EmbeddingOptions(num_samples=30))
+    embed_split(run, split, tmp_path / "out", EmbeddingOptions(num_samples=30))
     with np.load(tmp_path / "out" / "part-000000.npz") as part:
         written = part["log_likelihoods"]
     scored = score_examples(run, "test", options=ScoreOptions(num_samples=30)).log_likelihood
@@ -143,7 +143,7 @@ def test_training_examples_are_left_out_of_a_prior_that_is_made_of_them(trained_
     run = TrainedRun.open(trained_exemplar)
     store = run.store()
     split = store.split("train")
-    embed_split(run, split, store.manifest.fingerprint, tmp_path / "out", EmbeddingOptions(num_samples=30))
+    embed_split(run, split, tmp_path / "out", EmbeddingOptions(num_samples=30))
     with np.load(tmp_path / "out" / "part-000000.npz") as part:
         written = part["log_likelihoods"]
     x = StoreSource(split).read(np.arange(len(split)))
@@ -161,18 +161,18 @@ def test_an_interrupted_embedding_goes_on(bype_run, tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        embed_split(run, split, "print", tmp_path / "out", report=stop)
+        embed_split(run, split, tmp_path / "out", report=stop)
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
     assert len(before) == 2
-    embed_split(run, split, "print", tmp_path / "out")
+    embed_split(run, split, tmp_path / "out")
     assert len(list((tmp_path / "out").glob("part-*"))) == 5
     assert all((tmp_path / "out" / name).stat().st_mtime_ns == time for name, time in before.items())
     with pytest.raises(FileError, match="another model or other data"):
-        embed_split(run, split, "other", tmp_path / "out")
+        embed_split(run, run.store().split("test"), tmp_path / "out")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
     with pytest.raises(FileError, match="choose another --out"):
-        embed_split(run, split, "print", tmp_path / "full")
+        embed_split(run, split, tmp_path / "full")
 
 
 def test_pseudo_points_come_by_weight_with_their_nearest_examples(trained_bype):

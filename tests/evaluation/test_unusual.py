@@ -73,9 +73,9 @@ def test_other_data_do_not_stand_for_the_runs_own_on_the_page(bype_run, tmp_path
 def test_another_models_embedding_is_refused(trained_bype, trained_exemplar, tmp_path):
     one, other = TrainedRun.open(trained_bype), TrainedRun.open(trained_exemplar)
     split = one.store().split("test")
-    embed_split(one, split, "print", tmp_path / "out")
+    embed_split(one, split, tmp_path / "out")
     with pytest.raises(FileError, match="another model"):
-        embed_split(other, split, "print", tmp_path / "out")
+        embed_split(other, split, tmp_path / "out")
 
 
 def test_an_exemplar_run_takes_other_data_and_finds_its_own(trained_exemplar, tmp_path, capsys):

@@ -48,7 +48,7 @@ def embed(words: list[str]) -> int:
     run = TrainedRun.open(options.run, options.data, device_named(options.device))
     chosen = EmbeddingOptions(options.format, options.samples, shard)
     with split_of(run, options.data, options.split) as (store, split), progress_bar("embedding") as report:
-        found = embed_split(run, split, store.manifest.fingerprint, options.out, chosen, report)
+        found = embed_split(run, split, options.out, chosen, report)
     result(
         out=options.out,
         examples=len(split),

@@ -35,6 +35,7 @@ class Split:
     def __init__(self, folder: Path, manifest: Manifest, name: str) -> None:
         self.name = name
         self.shape = manifest.shape
+        self.fingerprint = manifest.fingerprint  # of the whole store
         self._folder = folder
         self._dtype = DTYPES[manifest.dtype]
         self.is_binarised = manifest.dtype == "binarised"

@@ -69,7 +69,6 @@ class Embedded:
 def embed_split(
     run: TrainedRun,
     split: Split,
-    fingerprint: str,
     out: Path,
     options: EmbeddingOptions | None = None,
     report: Report = no_report,
@@ -85,8 +84,6 @@ def embed_split(
     ----------
     run, split
         The model and the data.
-    fingerprint
-        Fingerprint of the store.
     out
         The folder; it is refused if it holds anything else.
     options
@@ -101,7 +98,7 @@ def embed_split(
         "format": "bype-embedding",
         "version": FORMAT_VERSION,
         "model": run.fingerprint,
-        "store": fingerprint,
+        "store": split.fingerprint,
         "split": split.name,
         "num_rows": len(split),
         "part_rows": PART_ROWS,
@@ -113,7 +110,7 @@ def embed_split(
     _claim(out, identity)
     paths = [out / f"part-{number:06d}.{options.format}" for number in range(-(-len(split) // PART_ROWS))]
     prior = run.model.prior_distribution() if options.num_samples else None
-    is_training = run.is_training_split(fingerprint, split.name)
+    is_training = run.is_training_split(split)
     number, count = options.shard
     own = range(number, len(paths), count)
     for done, part in enumerate(own, start=1):

@@ -74,7 +74,7 @@ def evaluate(
     measured, scores = known.density if known else None, None
     if density is not None:
         with stage("estimating the likelihood") as report:
-            measured, scores = _measure(run, store, split_name, density, group, report)
+            measured, scores = _measure(run, split, density, group, report)
     with stage("encoding"):
         rows = spread_rows(len(split), max_examples or _MAX_REFERENCES)
         queries = _encode(run, split, rows)
@@ -84,7 +84,7 @@ def evaluate(
         with stage("comparing with the aggregate posterior"):
             chosen = torch.from_numpy(spread_rows(len(rows), _MAX_GAP_IMAGES))
             prior = run.model.prior_distribution()
-            if run.is_training_split(store.manifest.fingerprint, split_name):
+            if run.is_training_split(split):
                 prior = run.model.prior.leave_out(prior, torch.from_numpy(rows)[chosen])
             gap = prior_gap(
                 DiagonalNormal(queries.mean[chosen], queries.log_variance[chosen]),
@@ -131,31 +131,29 @@ def evaluate(
     )
     write_results(run.folder, read_results(run.folder).with_evaluation(evaluation))
     if density is not None:
-        _journal(run, store, split_name, density).unlink(missing_ok=True)
+        _journal(run, split, density).unlink(missing_ok=True)
     return evaluation
 
 
 def assist(run: TrainedRun, split_name: str, data: Path | None, density: DensityOptions, group: Group) -> None:
     """Help another process to evaluate; that process has the result and writes it."""
-    _measure(run, run.store(data), split_name, density, group, no_report)
+    _measure(run, run.store(data).split(split_name), density, group, no_report)
 
 
 def _measure(
-    run: TrainedRun, store: Store, split_name: str, density: DensityOptions, group: Group | None, report: Report
+    run: TrainedRun, split: Split, density: DensityOptions, group: Group | None, report: Report
 ) -> tuple[Density, Tensor]:
-    identity = _identity(run, store, split_name)
-    journal = _journal(run, store, split_name, density)
-    source = StoreSource(store.split(split_name), run.model.device)
-    is_training = run.is_training_split(store.manifest.fingerprint, split_name)
-    return measure_density(run.model, source, density, journal, identity, report, group, is_training)
+    identity, journal = _identity(run, split), _journal(run, split, density)
+    source = StoreSource(split, run.model.device)
+    return measure_density(run.model, source, density, journal, identity, report, group, run.is_training_split(split))
 
 
-def _journal(run: TrainedRun, store: Store, split_name: str, density: DensityOptions) -> Path:
-    return journal_path(run.folder, "density", _identity(run, store, split_name) | asdict(density))
+def _journal(run: TrainedRun, split: Split, density: DensityOptions) -> Path:
+    return journal_path(run.folder, "density", _identity(run, split) | asdict(density))
 
 
-def _identity(run: TrainedRun, store: Store, split_name: str) -> dict[str, Any]:
-    return {"model": run.fingerprint, "store": store.manifest.fingerprint, "split": split_name}
+def _identity(run: TrainedRun, split: Split) -> dict[str, Any]:
+    return {"model": run.fingerprint, "store": split.fingerprint, "split": split.name}
 
 
 def _encode(run: TrainedRun, split: Split, rows: NDArray[np.int64]) -> DiagonalNormal:

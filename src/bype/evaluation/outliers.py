@@ -151,9 +151,8 @@ def score_examples(
     split = store.split(split_name or store.default_split)
     rows = spread_rows(len(split), options.num_examples or len(split))
     sources = split.origins(rows)
-    fingerprint = store.manifest.fingerprint
     train = linear = references = average = None
-    if fingerprint == run.data.fingerprint or not came_without_data(run.folder, run.data):
+    if split.fingerprint == run.data.fingerprint or not came_without_data(run.folder, run.data):
         train = own_store(run.folder, run.data, data).split("train")
         with stage("fitting the linear model"):
             linear = fit_linear(
@@ -165,8 +164,7 @@ def score_examples(
             references = scorer.score(train, spread_rows(len(train), options.num_references), True, report=report)
         average = None if references.column_terms is None else references.column_terms.mean(0)
     with stage("scoring examples") as report:
-        is_training = run.is_training_split(fingerprint, split.name)
-        found = scorer.score(split, rows, is_training, average, report)
+        found = scorer.score(split, rows, run.is_training_split(split), average, report)
     return ExampleScores(
         rows=rows,
         log_likelihood=found.log_likelihood,

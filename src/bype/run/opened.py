@@ -10,7 +10,7 @@ from torch import Tensor
 from bype.data.examples import StoreSource
 from bype.data.files import to_json, write_synced
 from bype.data.manifest import PIXELS
-from bype.data.store import Store, is_store
+from bype.data.store import Split, Store, is_store
 from bype.models.base import LatentModel
 from bype.priors import ExampleSource
 from bype.run.build import build_model, model_bytes, require_known_classes
@@ -113,9 +113,9 @@ class TrainedRun:
         self.require_kind(store.folder, store.manifest)
         return store
 
-    def is_training_split(self, fingerprint: str, split_name: str) -> bool:
-        """Tell whether a split of the store with this fingerprint holds the examples that the run was trained on."""
-        return split_name == "train" and fingerprint == self.data.fingerprint
+    def is_training_split(self, split: Split) -> bool:
+        """Tell whether a split holds the examples that the run was trained on."""
+        return split.name == "train" and split.fingerprint == self.data.fingerprint
 
     def require_kind(self, place: Path | str, found: "Manifest | Source") -> None:
         """Refuse examples at ``place`` that are of another kind than those that the run was trained on."""
