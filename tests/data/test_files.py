@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bype.data.files import new_folder
+from bype.data.files import FileError, new_folder
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
@@ -47,3 +47,20 @@ def test_a_folder_is_there_again_after_an_interrupt_between_the_two_moves(tmp_pa
     with pytest.raises(KeyboardInterrupt), new_folder(folder, replace=["weights"]) as partial:
         (partial / "weights").write_text("new")
     assert (folder / "weights").read_text() == "old"
+
+
+def test_a_folder_that_another_process_made_meanwhile_is_kept(tmp_path):
+    folder = tmp_path / "model"
+
+    def other_process():
+        folder.mkdir()
+        (folder / "weights").write_text("theirs")
+
+    with pytest.raises(FileError, match="not empty"), new_folder(folder):
+        other_process()
+    assert (folder / "weights").read_text() == "theirs"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    (tmp_path / "empty").mkdir()
+    with new_folder(tmp_path / "empty") as partial:
+        (partial / "weights").write_text("ours")
+    assert (tmp_path / "empty" / "weights").read_text() == "ours"

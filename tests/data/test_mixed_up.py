@@ -1,6 +1,5 @@
 """Data that could be lost or mixed up without a word: each case is read right, or refused with its reason."""
 
-import errno
 import json
 import os
 import sys
@@ -139,14 +138,92 @@ def test_two_preparations_of_one_store_do_not_mix(tmp_path):
     assert not (tmp_path / "s" / "lock").exists()
 
 
-def test_a_store_is_prepared_on_a_disk_without_locks(tmp_path, monkeypatch):
-    def no_locks(descriptor, **_):
-        raise OSError(errno.ENOLCK, "No locks available")
+def test_two_preparations_on_a_disk_without_locks_do_not_mix(tmp_path, monkeypatch):
+    def writer():
+        return StoreWriter(tmp_path / "s", (3,), "uint8", source="test", has_labels=False)
 
-    monkeypatch.setattr(writer_module, "lock", no_locks)
-    with StoreWriter(tmp_path / "s", (3,), "uint8", source="test", has_labels=False) as out:
-        out.append("train", np.zeros((5, 3), dtype=np.uint8))
+    monkeypatch.setattr(writer_module, "lock", lambda descriptor, **_: None)
+    with writer() as first:
+        first.append("train", np.zeros((5, 3), dtype=np.uint8))
+        with pytest.raises(StoreError, match=r"may be preparing .*remove .*\.s\.partial"), writer():
+            pass
+    assert not Store(tmp_path / "s").split("train").read(np.arange(5)).any()
     Store(tmp_path / "s").verify()
+
+
+def test_hidden_parquet_files_are_no_data(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "d" / ".ipynb_checkpoints").mkdir(parents=True)
+    for name in ("d.parquet", ".ipynb_checkpoints/d-checkpoint.parquet"):
+        pq.write_table(pa.table({"a": np.arange(60.0), "b": np.ones(60)}), tmp_path / "d" / name)
+    (tmp_path / "d" / "._d.parquet").write_bytes(b"of a Mac")
+    (tmp_path / "d" / "parts.parquet").mkdir()
+    manifest = prepare(tmp_path / "d", tmp_path / "s").manifest
+    assert sum(split.num_rows for split in manifest.splits.values()) == 60
+    (tmp_path / "photos" / ".cache").mkdir(parents=True)
+    (tmp_path / "photos" / ".cache" / "z.parquet").write_bytes(b"")
+    for number in range(3):
+        picture(tmp_path / "photos" / f"{number}.png", number)
+    prepare(tmp_path / "photos", tmp_path / "p", validation=0, test=0)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_tiff_is_turned_as_a_jpeg_is(tmp_path, orientation):
+    pixels = np.arange(40 * 60, dtype=np.uint8).reshape(40, 60) // 8
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    read = {}
+    for ending in ("png", "tif"):
+        (tmp_path / ending).mkdir()
+        Image.fromarray(pixels).save(tmp_path / ending / f"0.{ending}", exif=exif)
+        prepare(tmp_path / ending, tmp_path / f"{ending}-store", validation=0, test=0)
+        read[ending] = Store(tmp_path / f"{ending}-store").split("train").read(np.arange(1))
+    assert np.array_equal(read["png"], read["tif"])
+
+
+def test_a_quote_that_is_not_closed_swallows_no_rows(tmp_path):
+    lines = ["a,b,kind", *(f'{k},{k},"cat' if k in (20, 40) else f"{k},{k},dog" for k in range(60))]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    with pytest.raises(SourceError, match=r"line 42: .*check the quotes"):
+        prepare(tmp_path / "t.csv", tmp_path / "s", SourceOptions(label="kind"))
+
+
+@pytest.mark.parametrize(
+    ("cell", "way_out"), [("12_05", "turn other text into numbers"), ("0,5", "decimal points"), ("1.200,5", "decimal")]
+)
+def test_numbers_in_other_writings_are_not_guessed(tmp_path, cell, way_out):
+    (tmp_path / "t.csv").write_text("a,b\n" + f'1,"{cell}"\n' * 20)
+    with pytest.raises(SourceError, match=way_out):
+        prepare(tmp_path / "t.csv", tmp_path / "s")
+
+
+def test_names_that_are_numbers_are_not_taken_for_an_example(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    np.savetxt(tmp_path / "years.csv", rows, delimiter=",", header="2019,2020,2021", comments="")
+    with pytest.raises(SourceError, match="names of the columns"):
+        prepare(tmp_path / "years.csv", tmp_path / "s")
+    rows = np.sort(rows, 1)  # every row increases, and the first is one of them
+    np.savetxt(tmp_path / "increasing.csv", rows, delimiter=",")
+    prepare(tmp_path / "increasing.csv", tmp_path / "t")
+    np.savetxt(tmp_path / "few.csv", [[2019, 2020, 2021], *rows[:5]], delimiter=",")
+    prepare(tmp_path / "few.csv", tmp_path / "u", validation=0, test=0)
+
+
+def test_classes_that_are_one_number_have_one_order(tmp_path):
+    for number, names in enumerate((["1", "01", "001"], ["001", "1", "01"])):
+        (tmp_path / f"{number}.csv").write_text("a,kind\n" + "".join(f"{k},{names[k % 3]}\n" for k in range(30)))
+        opened = open_source(str(tmp_path / f"{number}.csv"), SourceOptions(label="kind"))
+        assert opened.classes == ("001", "01", "1")
+
+
+def test_an_encrypted_archive_is_refused_in_a_line(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.zeros((20, 3)))
+    content = bytearray((tmp_path / "x.npz").read_bytes())
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the flag 'encrypted', in both headers of the member
+        content[content.index(mark) + place] |= 1
+    (tmp_path / "x.npz").write_bytes(content)
+    with pytest.raises(SourceError, match="encrypted"):
+        prepare(tmp_path / "x.npz", tmp_path / "s")
 
 
 def test_two_fits_of_one_folder_do_not_mix(tmp_path, capsys):

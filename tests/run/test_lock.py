@@ -146,3 +146,20 @@ def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
     with RunDirectory(tmp_path / "run"):
         assert [path.name for path in (tmp_path / "run").glob(".*.partial")] == [".store.partial"]
         assert (tmp_path / "run" / "notes.json").exists()
+
+
+def test_one_heartbeat_that_fails_does_not_end_a_run(tmp_path, monkeypatch):
+    holder = RunLock(tmp_path)
+    holder.acquire()
+    monkeypatch.setattr(lock_module, "_BEAT_SECONDS", 0.0)
+    tried = []
+
+    def stale(*_):
+        tried.append(1)
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(lock_module, "touch", stale)
+    holder.beat()
+    assert tried
+    assert holder.is_ours()
+    holder.release()

@@ -32,9 +32,13 @@ def test_a_better_model_may_replace_the_one_that_is_being_opened(run, monkeypatc
     monkeypatch.setattr(opened, "build_model", build_while_training_saves)
     found = TrainedRun.open(run)
     assert found.step == step + 1
-    (run / "best" / str(step + 1) / "model.safetensors").write_bytes(b"broken")
-    with pytest.raises(CheckpointError):
-        TrainedRun.open(run)
+    damaged = run / "best" / str(step + 1) / "model.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    for broken in (b"broken", content):
+        damaged.write_bytes(broken)
+        with pytest.raises(CheckpointError, match=r"remove .*best to use the newest checkpoint"):
+            TrainedRun.open(run)
 
 
 @pytest.mark.parametrize("is_same_data", [True, False])

@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from bype.data.files import FileError
 from bype.data.store import Store
 from bype.pseudocoreset.settings import FrozenSettings
 from bype.run import checkpoint, directory
-from bype.run.checkpoint import CheckpointError
+from bype.run.checkpoint import CheckpointError, CheckpointFolder
 from bype.run.config import ConfigError
 from bype.run.directory import RunDirectory, RunError
 from bype.run.identity import DataIdentity
@@ -303,3 +304,20 @@ def test_a_warning_shows_paths_with_brackets():
     display = LiveDisplay(Console(file=out, force_terminal=True, width=200))
     display.warn("checkpoint 3 is not used: /data/[old]/[/tmp]")
     assert "/data/[old]/[/tmp]" in out.getvalue()
+
+
+@pytest.mark.parametrize(("every", "fewest", "most"), [("4 percent", 1, 8), ("1 step", 25, 26)])
+def test_slow_checkpoints_in_percent_take_a_small_share_of_the_time(store, tmp_path, monkeypatch, every, fewest, most):
+    """A model of gigabytes would otherwise be saved 25 times, also in a training of a minute."""
+    save, saved = CheckpointFolder.save, []
+
+    def slow(self, checkpoint, more=0):
+        if self.folder.name == "checkpoints":
+            saved.append(checkpoint.step)
+            time.sleep(0.2)
+        save(self, checkpoint, more)
+
+    monkeypatch.setattr(CheckpointFolder, "save", slow)
+    train(small_config(length="25 steps", warm_up="0 epochs", checkpoint_every=every), store, tmp_path / "run")
+    assert fewest <= len(saved) <= most
+    assert saved[-1] == 25

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _DRAWS, _IMAGES = 500, 500
 _NEIGHBOURS = 5
 _FEWEST = 4
-_REQUEST = "fit.json"
+_REQUEST, _LOCK = "fit.json", "fit.lock"
 _MAX_MINUTES = 60 * 24 * 365
 
 
@@ -76,7 +77,7 @@ def fit(words: list[str]) -> int:
     from bype.report.contents import gather
     from bype.report.page import render
     from bype.run.choice import length_of, suitable_config
-    from bype.run.directory import read_config, read_status
+    from bype.run.directory import read_config
     from bype.run.opened import TrainedRun
     from bype.training.display import Display, display_here
     from bype.training.loop import train
@@ -84,33 +85,34 @@ def fit(words: list[str]) -> int:
     if place_among_processes()[1] > 1:
         raise UsageError("bype fit is for one process; under torchrun use bype data prepare, train and evaluate")
     request, is_trained = _Request.of(options), False
-    if (options.out / "store").exists() or (options.out / "config.json").exists():
-        request = _require_same_request(options, request)
-        if is_trained := read_status(options.out).get("state") == "finished":
-            say(
-                f"{options.out} is trained already; showing its results. To train longer, choose another --out and "
-                f"more --minutes."
-            )
+    with _alone_in(options.out):
+        if (options.out / "store").exists() or (options.out / "config.json").exists():
+            request = _require_same_request(options, request)
+            if is_trained := _is_finished(options.out):
+                say(
+                    f"{options.out} is trained already; showing its results. To train longer, choose another --out and "
+                    f"more --minutes."
+                )
+            else:
+                say(f"resuming {options.out}")
+        store = _store(options, request)
+        if (options.out / "config.json").exists():
+            config, _ = read_config(options.out)
         else:
-            say(f"resuming {options.out}")
-    store = _store(options, request)
-    if (options.out / "config.json").exists():
-        config, _ = read_config(options.out)
-    else:
-        config = suitable_config(
-            store,
-            length_of(options.minutes),
-            options.seed,
-            latent_dim=options.latent_dim,
-            points_start=options.points_start,
-        )
-        if (options.out / _REQUEST).exists() or _is_free(options.out):  # not into a folder that training may refuse
-            _write_request(options.out, request)
-    if not is_trained:
-        start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
-        length = counted(round(60 * options.minutes) or 1, "second")
-        say(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {length}")
-    outcome = train(config, store.folder, options.out, Display() if is_trained else display_here())
+            config = suitable_config(
+                store,
+                length_of(options.minutes),
+                options.seed,
+                latent_dim=options.latent_dim,
+                points_start=options.points_start,
+            )
+            if (options.out / _REQUEST).exists() or _is_free(options.out):  # not into a folder that training may refuse
+                _write_request(options.out, request)
+        if not is_trained:
+            start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
+            length = counted(round(60 * options.minutes) or 1, "second")
+            say(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {length}")
+        outcome = train(config, store.folder, options.out, Display() if is_trained else display_here())
     if outcome.state == "stopped":
         say(f"stopped at step {outcome.step}. To resume, run the same command.")
         result(run=options.out, state=outcome.state, step=outcome.step)
@@ -136,6 +138,44 @@ def fit(words: list[str]) -> int:
     print(f"\nopen {page.absolute()} in a browser: pictures, and all figures")
     _say_what_to_try(run)
     return 0
+
+
+@contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    """Refuse to work in a folder together with another fit; on a disk without locks, nobody can tell.
+
+    At the end nothing is left that was not there, but for what the fit itself has written.
+    """
+    from bype.data.files import WRITE_FLAGS
+    from bype.system import lock, open_file
+
+    is_new, path = not out.exists(), out / _LOCK
+    out.mkdir(parents=True, exist_ok=True)
+    descriptor = open_file(path, WRITE_FLAGS)
+    try:
+        is_held = lock(descriptor) is False
+        if is_held or not (path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())):
+            raise UsageError(f"another bype fit is at work in {out}; wait for it, or choose another --out")
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # Windows removes no open file
+                path.unlink()
+    finally:
+        os.close(descriptor)
+        if is_new:
+            with suppress(OSError):  # unless something was written
+                out.rmdir()
+
+
+def _is_finished(out: Path) -> bool:
+    from bype.data.files import FileError
+    from bype.run.directory import read_status
+
+    try:
+        return read_status(out).get("state") == "finished"
+    except FileError:  # a full disk can damage it; training finds out what there is, and writes it anew
+        return False
 
 
 def _say_what_to_try(run: "TrainedRun") -> None:
@@ -322,7 +362,6 @@ def _store(options: _Fit, request: _Request) -> "Store":
         with progress_bar("preparing") as report:
             prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
         is_ours = True
-        _write_request(options.out, request)  # again: a command that was refused meanwhile may have written its own
         say_skipped(prepared.skipped)
         say_unused(prepared.unused)
         _require_usable(Store(folder))
@@ -342,7 +381,7 @@ def _is_free(out: Path) -> bool:
     """Tell whether a folder holds no more than what a fit writes before it trains."""
     from bype.data.writer import partial_of
 
-    ours = (_REQUEST, "store", partial_of(out / "store").name)
+    ours = (_REQUEST, _LOCK, "store", partial_of(out / "store").name)
     return not out.exists() or all(
         path.name in ours or fnmatch(path.name, f".{_REQUEST}.*.partial") for path in out.iterdir()
     )

@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import secrets
+import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -91,6 +92,18 @@ def write_atomic(path: Path, content: bytes, before_replace: Callable[[], None] 
     sync_folder(path.parent)
 
 
+def _put(partial: Path, folder: Path) -> None:
+    """Move a folder to its place, where there may be an empty one; another process may have filled it meanwhile."""
+    try:
+        if sys.platform == "win32" and folder.is_dir():
+            folder.rmdir()  # Windows replaces no folder
+        partial.replace(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise FileError(f"{folder} exists and is not empty; choose another path") from error
+        raise
+
+
 def overwrite(path: Path, content: bytes) -> None:
     """Write over a file in its place: on a full disk there is no room for a second one."""
     with os.fdopen(open_file(path, os.O_WRONLY | NON_BLOCKING), "wb") as file:
@@ -123,10 +136,10 @@ def new_folder(folder: Path, replace: Collection[str] | None = None) -> Iterator
         sync_folder(partial)
         old = Path(scratch) / "old"
         try:
-            if folder.exists():
-                _refuse_others(folder, {*(replace or ()), *(path.name for path in partial.iterdir())})
+            if replace is not None and folder.exists():
+                _refuse_others(folder, {*replace, *(path.name for path in partial.iterdir())})
                 folder.replace(old)
-            partial.replace(folder)
+            _put(partial, folder)
         except BaseException:
             if old.exists() and not folder.exists():  # the scratch folder is removed with all that is in it
                 old.replace(folder)

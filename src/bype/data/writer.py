@@ -79,12 +79,16 @@ class StoreWriter:
     def _claim(self) -> None:
         """Lock the partial folder, or say that a living process writes to it."""
         path = self._partial / _LOCK
+        is_new = not path.exists()
         descriptor = open_file(path, WRITE_FLAGS)
-        try:
-            is_free = lock(descriptor) is not False
-        except OSError:  # this disk has no locks, so nobody can tell
-            is_free = True
-        if not (is_free and path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())):
+        is_locked = lock(descriptor)
+        if is_locked is None and not is_new:  # this disk has no locks, so nobody can tell
+            os.close(descriptor)
+            raise StoreError(
+                f"another process may be preparing {self._folder}; wait for it, or choose another folder; if none "
+                f"is at work, remove {self._partial}"
+            )
+        if is_locked is False or not (path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())):
             os.close(descriptor)
             raise StoreError(f"another process is preparing {self._folder}; wait for it, or choose another folder")
         self._lock = descriptor

@@ -120,8 +120,7 @@ class CheckpointFolder:
             shutil.rmtree(left, ignore_errors=True)
 
     def _write(self, checkpoint: Checkpoint, partial: Path) -> None:
-        if self.folder.is_symlink():
-            raise CheckpointError(f"{self.folder} is a link; bype does not write through links: replace it by a folder")
+        self._refuse_link()
         self.folder.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
         model, training = (save_tensors(_plain(tensors)) for tensors in (checkpoint.model, checkpoint.training))
@@ -141,9 +140,14 @@ class CheckpointFolder:
         partial.rename(place)
         sync_folder(self.folder)
 
+    def _refuse_link(self) -> None:
+        if self.folder.is_symlink():
+            raise CheckpointError(f"{self.folder} is a link; bype does not write through links: replace it by a folder")
+
     def return_to(self, step: int) -> None:
         """Remove what was saved after ``step``, if there is a checkpoint of this step."""
         self._before_commit()
+        self._refuse_link()
         if step in self.steps():
             for later in (found for found in self.steps() if found > step):
                 shutil.rmtree(self.folder / str(later), ignore_errors=True)

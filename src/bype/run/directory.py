@@ -43,7 +43,9 @@ _WRITTEN = (
     "tensorboard",
     "timings.jsonl",
 )
-"""What training writes into a run directory, apart from the lock."""
+"""What a run directory holds, apart from the lock."""
+_WRITTEN_BY_OTHERS = (".audit.json.", ".evaluation.json.", ".report.html.")
+"""The beginnings of partial files that commands without the lock write into it, maybe just now."""
 _SHOWN = 4
 """How many differences between two configs a message names."""
 
@@ -84,8 +86,9 @@ class RunDirectory:
             ) from None
         except OSError as error:
             raise RunError(f"cannot write to {self.folder}: {error.strerror}") from error
-        for left in self.folder.glob(".*.partial"):  # left by a process that was killed while it wrote
-            if not left.is_dir():  # a folder is a store that is being prepared, not ours
+        for left in self.folder.glob(".*.partial"):  # of a process that was killed while it wrote
+            is_ours = not left.name.startswith(_WRITTEN_BY_OTHERS)
+            if is_ours and not left.is_dir():  # a folder is a store that is being prepared
                 left.unlink(missing_ok=True)
         return self
 

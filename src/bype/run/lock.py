@@ -4,6 +4,7 @@ import os
 import secrets
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from bype.distributed import timeout_seconds
@@ -123,7 +124,8 @@ class RunLock:
         now = time.monotonic()
         if self._descriptor is not None and now - self._last_beat >= _BEAT_SECONDS:
             self._last_beat = now
-            touch(self._descriptor, self._path)
+            with suppress(OSError):  # one heartbeat may fail: nothing is written before the lock is checked again
+                touch(self._descriptor, self._path)
 
     def is_ours(self) -> bool:
         """Tell whether the token in the file is still ours."""

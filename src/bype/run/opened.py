@@ -83,7 +83,10 @@ class TrainedRun:
         size = checkpoints.model_bytes(step)
         needed = model_bytes(config, identity.shape, identity.num_train)
         if not size - _SLACK_BYTES <= needed <= size:
-            raise CheckpointError(f"checkpoint {step} in {folder} does not fit its config: {size} bytes, not {needed}")
+            raise CheckpointError(
+                f"checkpoint {step} in {folder} does not fit its config: {size} bytes, not {needed}; "
+                f"{_way_out(checkpoints)}"
+            )
         memory = memory_bytes()
         if memory is not None and 2 * needed > memory:
             raise CheckpointError(
@@ -95,7 +98,10 @@ class TrainedRun:
             moved_to = data if data is not None and is_store(data) else None
             source = StoreSource(own_store(folder, identity, moved_to).split("train"), device)
         model = build_model(config, identity.shape, source)
-        tensors = checkpoints.load_model(step, size)
+        try:
+            tensors = checkpoints.load_model(step, size)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; {_way_out(checkpoints)}") from error
         try:
             model.load_state_dict(tensors)
             require_known_classes(model, len(identity.classes))
@@ -120,7 +126,8 @@ class TrainedRun:
     def require_kind(self, place: Path | str, found: "Manifest | Source") -> None:
         """Refuse examples at ``place`` that are of another kind than those that the run was trained on."""
         if (found.shape, found.dtype) != (self.data.shape, self.data.dtype):
-            unknown = [name for name in found.names if name not in self.data.names]
+            known = set(self.data.names)
+            unknown = [name for name in found.names if name not in known]
             more = f" (it does not know {', '.join(map(repr, unknown[:3]))})" if self.data.names and unknown else ""
             raise RunError(
                 f"{place} holds {found.dtype} examples of shape {found.shape}, "
@@ -132,6 +139,14 @@ class TrainedRun:
                 f"{place} has other columns than {self.folder} was trained on: {difference}; "
                 f"give the same columns in the same order, or rename them"
             )
+
+
+def _way_out(damaged: CheckpointFolder) -> str:
+    """Say what to do if a model cannot be read."""
+    others = CheckpointFolder(damaged.folder.parent / "checkpoints", 2)
+    if damaged.folder != others.folder and others.steps():
+        return f"restore it from a copy, or remove {damaged.folder} to use the newest checkpoint"
+    return "restore it from a copy"
 
 
 def best_checkpoint(folder: Path) -> tuple[CheckpointFolder, int]:

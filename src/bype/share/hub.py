@@ -41,7 +41,11 @@ def folder_of(
     snapshot = download(repo_id, revision, token, local_files_only)
     folder = Path(_client().cached_assets_path("bype", repo_id, snapshot.name)) / "run"
     if not folder.exists():
-        copy_known_files(snapshot, folder)
+        try:
+            copy_known_files(snapshot, folder)
+        except FileError:
+            if not folder.exists():
+                raise  # else another process has copied the same files meanwhile
     return folder
 
 

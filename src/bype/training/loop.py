@@ -42,6 +42,9 @@ from bype.training.step import OwnRule, TrainingStep
 from bype.training.updates import Updates
 from bype.training.validation import Validation
 
+_SAVING_SHARE = 0.05
+"""Checkpoints at an interval in percent take at most about this share of the time."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -209,10 +212,12 @@ class Trainer:
             config, self._order.steps_per_epoch, reporter.paces(), reporter.save_paces, self._group
         )
         self._timings = Timings(self._group.rank, self._group.size)
+        self._began = time.perf_counter()
 
     def run(self) -> Outcome:
         """Train to the end, or until a signal asks one of the processes to stop."""
         steps_per_epoch = self._order.steps_per_epoch
+        self._began = time.perf_counter()
         with self._stop.listening():
             self._schedule.resume(self.state.step)
             self._reporter.begin(self.state, steps_per_epoch, self._schedule.share, self._timings)
@@ -227,7 +232,7 @@ class Trainer:
                     self._validate()
                 self.state.is_update_due = self._updates.is_due(self.state.step, steps_per_epoch)
                 shall_stop = shall_stop or self._update_if_due()
-                if self._is_due(self._config.checkpoint_every):
+                if self._is_checkpoint_due():
                     self._snapshot.save(self.state)
             self._snapshot.save(self.state)
             is_finished = self._is_complete() and not self.state.is_update_due
@@ -315,6 +320,15 @@ class Trainer:
 
     def _is_due(self, span: str) -> bool:
         return self._schedule.is_due(span, self.state.step)
+
+    def _is_checkpoint_due(self) -> bool:
+        """Tell whether to save now; of an interval in percent, some are left out if saving takes much of the time."""
+        if not self._is_due(self._config.checkpoint_every):
+            return False
+        if Span.parse(self._config.checkpoint_every).unit != "percent":
+            return True
+        is_cheap = self._snapshot.seconds <= _SAVING_SHARE * (time.perf_counter() - self._began)
+        return self._group.broadcast(b"1" if is_cheap else b"0") == b"1"
 
     def _is_complete(self) -> bool:
         return self._schedule.share >= 1 or self._is_patience_over()

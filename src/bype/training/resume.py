@@ -1,6 +1,7 @@
 """Checkpoints of a training: what is saved, and how it resumes."""
 
 import hashlib
+import time
 from collections.abc import Callable
 
 from torch import Tensor
@@ -46,12 +47,15 @@ class Snapshot:
         self._step, self._average, self._reporter, self._group, self._start = step, average, reporter, group, start
         self._saved: tuple[int, bool] | None = None
         """The state that the newest checkpoint holds: the step, and whether an update is still due."""
+        self.seconds = 0.0
+        """The time that saving has taken."""
 
     def save(self, state: TrainingState) -> None:
         """Write a checkpoint, unless this state is saved already."""
         now = state.step, state.is_update_due
         if self._saved == now:
             return
+        start = time.perf_counter()
         self._group.check_launcher()
         state.metrics_bytes = self._reporter.sync_metrics()
         training = {f"adam.{name}": value for name, value in self._step.optimizer.state().items()}
@@ -62,6 +66,7 @@ class Snapshot:
             self._group.require_same(_digest(model | training), "the model")
         self._reporter.save(Checkpoint(state.step, model, training, state.to_fields(self._group)))
         self._saved = now
+        self.seconds += time.perf_counter() - start
 
     def restore(self) -> TrainingState:
         """Resume from the newest complete checkpoint, or start; all processes take what process 0 has."""

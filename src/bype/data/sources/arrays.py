@@ -153,7 +153,7 @@ class _Arrays:
             else:
                 with zipfile.ZipFile(self.path) as archive, archive.open(member) as file:
                     yield file, *self._read_header(file)
-        except (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
+        except (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
             if isinstance(error, SourceError):
                 raise
             raise SourceError(f"cannot read {self.path}: {error}") from error

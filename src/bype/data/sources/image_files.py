@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 
 from bype.data.sources.base import (
     CHUNK_BYTES,
@@ -35,7 +36,7 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 """How to bring an image upright, by its EXIF tag. Pillow's own function rewrites all tags, and fails at a bad one."""
-_ORIENTATION = 0x0112
+_ORIENTATION, _TIFF_WIDTH, _TIFF_HEIGHT = 0x0112, 0x0100, 0x0101
 _HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1"}
 _UNREADABLE = (
     *(OSError, UnidentifiedImageError, SyntaxError, ValueError, RuntimeError),
@@ -219,10 +220,13 @@ def _look(file: Path | BytesIO) -> tuple[str, tuple[int, int]] | str:
     try:
         with _open(file) as image:
             turned = _orientation(image) in (5, 6, 7, 8)
+            size = image.size
+            if isinstance(image, TiffImageFile):  # some versions of Pillow give the size as displayed, others do not
+                size = image.tag_v2[_TIFF_WIDTH], image.tag_v2[_TIFF_HEIGHT]
             mode = image.mode
             if mode in ("P", "PA"):
                 mode = image.palette.mode if image.palette else "RGB"
-            return mode, (image.size[1], image.size[0]) if turned else image.size
+            return mode, (size[1], size[0]) if turned else size
     except _UNREADABLE as error:
         return _reason(error)
 
@@ -232,6 +236,9 @@ def _read_pixels(file: Path | BytesIO, channels: int, size: tuple[int, int] | No
     try:
         with _open(file) as opened:
             turn = _TURNS.get(_orientation(opened))
+            if isinstance(opened, TiffImageFile):  # Pillow turns it when it reads the pixels
+                turn = None
+                opened.filename = ""  # else Pillow 13 maps the file into memory, and turns grey images wrongly
             image = opened if turn is None else opened.transpose(turn)
             if image.mode in _NUMBERS:
                 image = Image.fromarray(_bytes_of(np.asarray(image, dtype=np.float64), image.mode == "F"))

@@ -39,7 +39,14 @@ _BATCH_PICTURES = 16
 
 def is_parquet_folder(folder: Path) -> bool:
     """Tell whether a folder holds parquet files."""
-    return next(folder.rglob("*.parquet"), None) is not None
+    return next(_parquet_files(folder), None) is not None
+
+
+def _parquet_files(folder: Path) -> Iterator[Path]:
+    """Find the parquet files in a folder, without hidden ones: editors keep copies of files in hidden folders."""
+    for path in folder.rglob("*.parquet"):
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            yield path
 
 
 def open_parquet(path: Path, options: SourceOptions) -> Source:
@@ -49,7 +56,7 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
     numbers of one length. The column called ``label``, or the one that ``options.label`` names, is the label. Files
     or folders named after splits, such as train-00000.parquet, are these splits.
     """
-    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+    files = sorted(_parquet_files(path)) if path.is_dir() else [path]
     by_split: dict[str | None, list[Path]] = {}
     for file in files:
         by_split.setdefault(_split_of(file.relative_to(path)), []).append(file)

@@ -2,7 +2,10 @@
 
 import csv
 import gzip
+import itertools
 import math
+import operator
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,9 +34,11 @@ _ENCODE_TEXT = (
     "name it with --label if it is the label; turn dates into numbers, and remove thousands separators; turn other "
     "text into numbers first, for instance with scikit-learn: OneHotEncoder().fit_transform(table)"
 )
+_WRITE_POINTS = "write numbers with decimal points, and without thousands separators"
 _CHUNK_LINES = 4096
 _MAX_LINE_CHARACTERS = 2**24
 """A store has no room for the names of the columns that a longer line would have."""
+_FEW_ROWS = 20
 _CELL_BYTES = 40
 """What a number takes as an object of Python, in a list."""
 
@@ -92,8 +97,11 @@ class _Table:
             raise SourceError(f"{path} has no column of features")
         classes: set[str] = set()
         self.num_rows = 0
+        names = _Outside(first) if not self.has_header else None
         for line, cells in self._lines():
             self.num_rows += 1
+            if names is not None and self.num_rows > 1:
+                names.compare(cells)
             if self.label_column is not None:
                 if not cells[self.label_column].strip():
                     raise SourceError(f"{path}, line {line}: {label!r} is empty; fill it in, or leave the line out")
@@ -102,8 +110,13 @@ class _Table:
                     raise SourceError(f"{path}: {label!r} has over {MAX_CLASSES} values; choose another --label")
         if self.num_rows == 0:
             raise SourceError(f"{path} has no lines below its header")
+        if names is not None and names.are_likely(self.num_rows):
+            raise SourceError(
+                f"{path}: the first line, {', '.join(first[:3])}, ..., seems to hold the names of the columns, but "
+                f"they are numbers; put a letter before each name, or remove the line if it is no example"
+            )
         are_numbers = all(name.isdecimal() for name in classes)
-        self.classes = sorted(classes, key=int) if are_numbers else sorted(classes)
+        self.classes = sorted(classes, key=lambda name: (int(name), name)) if are_numbers else sorted(classes)
 
     def _cells(self) -> Iterator[tuple[int, list[str]]]:
         """Read all lines that are not blank, with their numbers."""
@@ -122,7 +135,7 @@ class _Table:
                         )
                     yield text
 
-            reader = csv.reader(lines(), delimiter=self._delimiter)
+            reader = csv.reader(lines(), delimiter=self._delimiter, strict=True)
             try:
                 for cells in reader:
                     left = _MAX_LINE_CHARACTERS
@@ -130,7 +143,11 @@ class _Table:
                         yield reader.line_num, cells
             except UnicodeDecodeError as error:
                 raise SourceError(f"{self.path}, after line {reader.line_num}: {error}; save it as UTF-8") from error
-            except (csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
+            except csv.Error as error:
+                raise SourceError(
+                    f"{self.path}, line {reader.line_num}: {error}; check the quotes in that line and before it"
+                ) from error
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
                 raise SourceError(f"{self.path}, line {reader.line_num}: {error}") from error
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
@@ -172,6 +189,36 @@ class _Table:
         return Chunk(np.array(rows), np.array(labels, dtype=np.int32) if has_labels else None)
 
 
+class _Outside:
+    """Tells whether a first line of numbers is likely to hold names of columns, such as years or wavelengths.
+
+    They increase from column to column, and no other row has a number as large, or none as small, in any column.
+    """
+
+    def __init__(self, first: list[str]) -> None:
+        numbers = [_number(cell) for cell in first]
+        known = [number for number in numbers if number is not None]
+        increase = len(known) > 2 and all(a < b for a, b in itertools.pairwise(known))
+        self._numbers = known if increase else []
+        self._is_above, self._is_below = [increase] * len(known), [increase] * len(known)
+
+    def compare(self, cells: list[str]) -> None:
+        """Compare with the cells of another line."""
+        if not self._numbers:
+            return
+        for place, (number, cell) in enumerate(zip(self._numbers, cells, strict=True)):
+            other = _number(cell)
+            if other is not None:
+                self._is_above[place] &= number > other
+                self._is_below[place] &= number < other
+        if not all(map(operator.or_, self._is_above, self._is_below)):
+            self._numbers = []
+
+    def are_likely(self, num_rows: int) -> bool:
+        """Tell what came out; a few rows say nothing."""
+        return bool(self._numbers) and num_rows > _FEW_ROWS
+
+
 def _is_header(path: Path, first: list[str]) -> bool:
     """Tell whether the first line holds names: they are no numbers. An example must not be taken for names.
 
@@ -193,9 +240,13 @@ def _is_header(path: Path, first: list[str]) -> bool:
 
 def _remedy(cell: str) -> str:
     """Say what to do about a cell that holds no number."""
+    if "_" in cell:
+        return _ENCODE_TEXT
     try:
         return FILL_GAPS if math.isnan(float(cell)) else REPLACE_INFINITE
     except ValueError:
+        if re.fullmatch(r"[-+\d.,' ]*\d,\d+", cell.strip()):
+            return _WRITE_POINTS
         return FILL_GAPS if cell.strip().lower() in _GAPS else _ENCODE_TEXT
 
 
@@ -203,5 +254,7 @@ def _number(cell: str) -> float | None:
     try:
         value = float(cell)
     except ValueError:
+        return None
+    if "_" in cell:  # a code such as 12_05, which Python reads as 1205
         return None
     return value if math.isfinite(value) and abs(value) < LARGEST_NUMBER else None
