@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bype.cli import _COMMANDS, main
+from bype.data.writer import StoreWriter
 
 
 def help_of(name: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
@@ -169,3 +170,10 @@ def test_completion_in_zsh_is_the_same_after_one_line(capsys):
         scripts.append(capsys.readouterr().out.splitlines())
     assert scripts[1][0] == "autoload -U +X bashcompinit && bashcompinit"
     assert scripts[1][2:] == scripts[0][1:]
+
+
+def test_names_of_strangers_give_no_commands_to_the_terminal(tmp_path, capsys):
+    with StoreWriter(tmp_path / "s", (2,), "float32", source="\x1b[2Jcleared\x07", has_labels=False) as writer:
+        writer.append("train", np.zeros((20, 2), dtype=np.float32))
+    assert main(["data", "check", str(tmp_path / "s")]) == 0
+    assert "\\x1b[2Jcleared\\x07" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from bype.cli.options import Flag, MaybeCount, MaybeName, MaybeNumber, MaybePath, UsageError, parse, require_free
-from bype.cli.output import result
+from bype.cli.output import result, say
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def data_prepare(words: list[str]) -> int:
     say_skipped(prepared.skipped)
     say_unused(prepared.unused)
     counts = ", ".join(f"{split.num_rows:,} {name}" for name, split in prepared.manifest.splits.items())
-    print(f"{options.out}: {prepared.manifest.source}, examples of shape {prepared.manifest.shape}, {counts}")
+    say(f"{options.out}: {prepared.manifest.source}, examples of shape {prepared.manifest.shape}, {counts}")
     manifest = prepared.manifest
     result(
         out=options.out,
@@ -78,7 +78,7 @@ def data_prepare(words: list[str]) -> int:
 def say_skipped(skipped: Sequence[str]) -> None:
     """Print what could not be read, and why: the first twenty, and how many more."""
     for line in skipped[:20]:
-        print(f"skipped {line}", file=sys.stderr)
+        say(f"skipped {line}", sys.stderr)
     if len(skipped) > 20:
         print(f"skipped {len(skipped) - 20} more", file=sys.stderr)
 
@@ -87,7 +87,7 @@ def say_unused(names: Sequence[str]) -> None:
     """Print which columns or arrays are not taken: the first ten, and how many more."""
     if names:
         more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-        print(f"not used: {', '.join(names[:10])}{more}", file=sys.stderr)
+        say(f"not used: {', '.join(names[:10])}{more}", sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def data_check(words: list[str]) -> int:
         require_free(options.sheet, options.force, "--sheet")
     found = check(store)
     for line in found.lines():
-        print(line)
+        say(line)
     result(**dataclasses.asdict(found))
     if options.sheet is not None:
         write_atomic(options.sheet, png(contact_sheet(store)))

@@ -22,8 +22,13 @@ def result(**fields: Any) -> None:
 
 
 def say(text: str, file: TextIO | None = None) -> None:
-    """Print a line, to standard output if no file is given; on a terminal too narrow for it, break it between words."""
-    file = file or sys.stdout
+    """Print a line, to standard output if no file is given; on a terminal too narrow for it, break it between words.
+
+    Names in files of strangers may hold commands for the terminal: these are shown, not obeyed.
+    """
+    from bype.data.files import harmless
+
+    file, text = file or sys.stdout, "\n".join(map(harmless, text.split("\n")))
     print(wrapped(text) if file.isatty() else text, file=file)
 
 

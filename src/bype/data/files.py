@@ -7,6 +7,7 @@ import os
 import secrets
 import sys
 import tempfile
+import unicodedata
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -160,6 +161,17 @@ def to_json(content: Any) -> bytes:
     """Return JSON text, always the same for the same content."""
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return text.encode(errors="backslashreplace")  # a path may hold bytes that are no UTF-8; JSON can escape them
+
+
+def harmless(text: str) -> str:
+    r"""Return text in one line, without what a terminal would take for a command.
+
+    Examples
+    --------
+    >>> print(harmless("a\x1b[2Jb"))
+    a\x1b[2Jb
+    """
+    return "".join(c if c.isprintable() or unicodedata.category(c) == "Zs" else ascii(c)[1:-1] for c in text)
 
 
 def printable(name: str) -> str:

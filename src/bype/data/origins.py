@@ -6,7 +6,6 @@ a second file. No result depends on them, so they are no part of a store's finge
 
 import hashlib
 import os
-import unicodedata
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bype.data.decode import decode_file
-from bype.data.files import FileError, to_json, write_synced
+from bype.data.files import FileError, harmless, to_json, write_synced
 from bype.data.manifest import SPLITS, StoreError, require
 from bype.data.order import Rows
 from bype.data.stored import AGAIN, open_stored, verify_stored
@@ -151,7 +150,7 @@ def name_examples(rows: Rows, origins: NDArray[Any] | None) -> list[str]:
         return [f"row {row}" for row in rows.tolist()]
     if origins.dtype.kind == "i":
         return [f"row {origin} of the source" for origin in origins.tolist()]
-    return [_shown(name) for name in origins.tolist()]
+    return [harmless(name) for name in origins.tolist()]
 
 
 def verify_origins(folder: Path) -> None:
@@ -170,11 +169,6 @@ def _to_bytes(name: str) -> bytes:
         return name.encode(errors="surrogateescape")
     except UnicodeEncodeError:  # half of a character, which Windows allows
         return name.encode(errors="backslashreplace")
-
-
-def _shown(name: str) -> str:
-    """Return a name in one line, without what a terminal would take for a command."""
-    return "".join(c if c.isprintable() or unicodedata.category(c) == "Zs" else ascii(c)[1:-1] for c in name)
 
 
 def _numbers_file(folder: Path, split: str) -> Path:

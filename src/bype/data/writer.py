@@ -32,6 +32,8 @@ from bype.system import lock, open_file, sync_folder
 _SHARD_BYTES = 2**28
 _SHARDS_OF_A_SIZE = 16
 """After so many shards, shards are twice as large: ten terabytes are then some hundred files, which all stay open."""
+_MAX_MANIFEST_BYTES = 3 * MAX_JSON_BYTES // 4
+"""The config of a run holds the same names, with more spaces, and has room for them too."""
 _LOCK = "lock"
 
 
@@ -168,9 +170,9 @@ class StoreWriter:
         self.manifest = Manifest(self._shape, self._dtype, self._classes, self._names, self._source, splits)
         content = self.manifest.to_bytes()
         require(
-            len(content) <= MAX_JSON_BYTES,
-            f"the names of columns and classes take {len(content):,} bytes, more than the {MAX_JSON_BYTES:,} that a "
-            f"store may have; give shorter names, or leave them out",
+            len(content) <= _MAX_MANIFEST_BYTES,
+            f"the names of columns and classes take {len(content):,} bytes, more than the {_MAX_MANIFEST_BYTES:,} that "
+            f"a store may have; give shorter names, or leave them out",
         )
         self._origins.finish({name: split.num_rows for name, split in splits.items()})
         write_synced(self._partial / "manifest.json", content)
