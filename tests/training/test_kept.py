@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from bype.cli import main
 from bype.data.files import FileError
+from bype.data.scaling import Scaling
 from bype.data.store import Store
 from bype.pseudocoreset.settings import FrozenSettings
 from bype.run import checkpoint, directory
@@ -31,7 +33,7 @@ from bype.training.loop import train
 from bype.training.reporter import RunReporter
 from bype.training.resume import Snapshot
 from bype.training.validation import Validation
-from small_runs import image_store, small_config
+from small_runs import feature_store, image_store, small_config
 from training_process import command
 
 
@@ -321,3 +323,17 @@ def test_slow_checkpoints_in_percent_take_a_small_share_of_the_time(store, tmp_p
     train(small_config(length="25 steps", warm_up="0 epochs", checkpoint_every=every), store, tmp_path / "run")
     assert fewest <= len(saved) <= most
     assert saved[-1] == 25
+
+
+def test_a_table_is_not_read_again_for_the_scale_of_its_columns(tmp_path, monkeypatch):
+    """Its rows may be hundreds of gigabytes, and every process would read them at every resume."""
+    table = feature_store(tmp_path)
+    fits, fit = [], Scaling.fit
+    monkeypatch.setattr(Scaling, "fit", lambda self, batches: (fits.append(1), fit(self, batches))[1])
+    chosen = {"network": "dense", "likelihood": "learned-gaussian", "rule": FrozenSettings()}
+    for length in ("1 epoch", "2 epochs"):
+        train(small_config(**chosen, length=length, warm_up="0 epochs"), table, tmp_path / "resumed")
+    assert fits == [1]
+    train(small_config(**chosen, length="2 epochs", warm_up="0 epochs"), table, tmp_path / "whole")
+    found = [TrainedRun.open(tmp_path / name).model.state_dict() for name in ("resumed", "whole")]
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())

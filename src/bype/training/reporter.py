@@ -23,6 +23,10 @@ _MONITOR_SECONDS = 5.0
 class Reporter:
     """Reports nothing: for the processes of a run that only compute."""
 
+    def has_checkpoint(self) -> bool:
+        """Tell whether there is something to resume from, damaged or not."""
+        return False
+
     def newest_checkpoint(self, max_bytes: int) -> Checkpoint | None:
         """Return the newest checkpoint that is complete."""
         return None
@@ -96,6 +100,9 @@ class RunReporter(Reporter):
         self._monitored = 0.0
         self._newest: tuple[int, Timings] | None = None
         self._unwritten: set[str] = set()
+
+    def has_checkpoint(self) -> bool:
+        return bool(self._run.checkpoints.steps())
 
     def newest_checkpoint(self, max_bytes: int) -> Checkpoint | None:
         return self._run.checkpoints.load_newest(self._display.warn, max_bytes)
