@@ -174,3 +174,15 @@ def test_who_is_asked_to_end_leaves_no_copy_of_the_data(trained_features, tmp_pa
     assert process.wait(120) == 143
     assert not list((tmp_path / "place").iterdir())
     assert not (tmp_path / "x.csv").exists()
+
+
+def test_an_example_without_any_density_is_named(trained_features, tmp_path, capsys):
+    rows = np.random.default_rng(0).normal(size=(20, 4))
+    rows[3, 1] = 1e25
+    np.savetxt(tmp_path / "far.csv", rows, delimiter=",", header="length,width,<b>depth</b>,mass", comments="")
+    prepare(tmp_path / "far.csv", tmp_path / "far", validation=0, test=0)
+    words = ["evaluate", str(trained_features), "--data", str(tmp_path / "far"), "--samples", "5", "--no-map"]
+    assert main(words) == 1
+    printed = capsys.readouterr().err
+    assert "log p(x) of 1 example in the split train is not finite (row 3)" in printed
+    assert "Traceback" not in printed

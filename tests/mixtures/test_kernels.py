@@ -234,3 +234,17 @@ def test_zero_weights_leave_value_and_gradient_finite(block, monkeypatch):
     assert all(g.isfinite().all() for g in gradients)
     assert gradients[1][[0, 3, 6]].abs().max() < 1e-20
     assert (gradients[3][[0, 3, 6]] == 0).all()
+
+
+@pytest.mark.parametrize("log_variance", [-4.0, -6.0, -8.0])
+def test_the_gradient_in_a_small_variance_keeps_its_digits_in_float32(log_variance):
+    generator = torch.Generator().manual_seed(0)
+    means = 3 * torch.randn(500, 40, generator=generator)
+    rows = means[:64] + math.exp(log_variance / 2) * torch.randn(64, 40, generator=generator)
+    found = {}
+    for kernel, dtype in ((by_definition, F64), (by_responsibilities, torch.float32)):
+        shared = torch.tensor(log_variance, dtype=dtype, requires_grad=True)
+        components = Components(means.to(dtype), shared, torch.full((500,), -math.log(500), dtype=dtype))
+        (found[kernel],) = torch.autograd.grad(kernel(components, rows.to(dtype)).sum(), shared)
+    # Each of the 64 rows has a part of the size of half its 40 dimensions, with either sign.
+    assert abs(found[by_responsibilities] - found[by_definition]) < 0.5

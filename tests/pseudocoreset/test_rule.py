@@ -147,3 +147,17 @@ def test_the_plain_rule_moves_nothing_and_has_no_updates():
     assert changed(before, model) == set()
     with pytest.raises(NotImplementedError, match="no updates"):
         rule.update(model, batches())
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_an_update_that_raises_leaves_everything_as_it_was(name, is_empty):
+    model = make_model()
+    rule = RULES[name](model.prior.pseudocoreset)
+    rule.update(model, batches())  # so that the rule remembers something
+    before, own = state_of(model), {key: value.clone() for key, value in rule.state_dict().items()}
+    given = [] if is_empty else [*batches(1), torch.rand(20, 1, 5, 5)]
+    with pytest.raises((ValueError, RuntimeError)):
+        rule.update(model, given)
+    assert changed(before, model) == set()
+    assert all(torch.equal(value, own[key]) for key, value in rule.state_dict().items())

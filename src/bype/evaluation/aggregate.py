@@ -5,7 +5,7 @@ from torch import Tensor
 
 from bype.distributions import DiagonalNormal, Distribution
 from bype.evaluation.records import ActiveUnits, Estimate, PriorGap
-from bype.mixtures import LeaveOneOutMixture, NormalMixture
+from bype.mixtures import LeaveOneOutMixture
 from bype.randomness import Randomness
 
 ACTIVE_THRESHOLD = 0.01
@@ -59,11 +59,8 @@ def prior_gap(
     ids = torch.arange(count, device=z.device)
     equal = z.new_zeros(count)
     without = LeaveOneOutMixture(references.mean, references.log_variance, equal, ids, own_reference).log_prob(z)
-    every = NormalMixture(references.mean, references.log_variance, equal).log_prob(z)
-    is_reference = own_reference >= 0
-    others = torch.full_like(every, count).log()
-    added = torch.logaddexp(every + others, log_posterior) - torch.log(torch.full_like(every, count + 1))
-    with_own = torch.where(is_reference, every, added)
+    others = (count - (own_reference >= 0).long()).to(without.dtype)  # the references that are not the example itself
+    with_own = torch.logaddexp(without + others.log(), log_posterior) - torch.log(others + 1)
     return PriorGap(
         num_images=len(z),
         num_references=count,

@@ -1,5 +1,7 @@
 """The linear model that a run is compared with: probabilistic PCA for images, factor analysis for tables."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -56,28 +58,52 @@ def measure_baseline(
     batches = linear_batches(source, run.config.seed, most=_MOST_EXAMPLES)
     components = probabilistic_pca(batches, run.config.latent_dim, PIXEL_FLOOR)
     linear = components if is_image else factor_analysis(batches, run.config.latent_dim, COLUMN_FLOOR)
-    x = StoreSource(scored[0], model.device).read(scored[1])
-    scaled = model.to_model_units(x).flatten(1).cpu()
     augmentation = Augmentation(run.config.flips, run.config.shifts)
     if augmentation.changes_anything:  # the run learns from flips and shifts too
         changed = linear_batches(source, run.config.seed, augmentation, most=_MOST_EXAMPLES)
         other = probabilistic_pca(changed, run.config.latent_dim, PIXEL_FLOOR)
-        linear = max(linear, other, key=lambda candidate: float(candidate.log_prob(scaled).mean()))
+        linear = max(linear, other, key=lambda candidate: float(_scores(run, candidate, scored).mean()))
     log_density = 0.0 if model.scaling is None else float(model.scaling.log_density)
-    scores = linear.log_prob(scaled) + log_density
-    own = model.to_model_units(reconstruct(model, x)).flatten(1).cpu()
+    scores = _scores(run, linear, scored) + log_density
+    errors, own_errors = _squared_errors(run, linear, scored)
     return Baseline(
         kind="probabilistic PCA" if is_image else "factor analysis",
         num_latents=linear.loadings.shape[1],
-        num_examples=len(x),
+        num_examples=len(scores),
         negative_log_likelihood=estimate(-scores),
         error_of_difference=None if own_scores is None else estimate(scores - own_scores).error,
-        without_latents=_without_latents(batches, scaled, is_image) - log_density,
-        squared_error=float((linear.reconstruct(scaled) - scaled).square().sum(1).mean()),
-        own_squared_error=float((own - scaled).square().sum(1).mean()),
+        without_latents=-float(_scores(run, _without_latents(batches, is_image), scored).mean()) - log_density,
+        squared_error=float(errors.mean()),
+        own_squared_error=float(own_errors.mean()),
         knn_accuracy=None if neighbours is None else _knn_accuracy(run, components, *neighbours),
         gain_in_training=_gain_in_training(run),
     )
+
+
+def _chunks(run: TrainedRun, rows: Rows) -> Iterator[Tensor]:
+    """Read rows of a split, a few at a time: the split may not fit into memory."""
+    source = StoreSource(rows[0], run.model.device)
+    for chunk in np.array_split(rows[1], -(-len(rows[1]) // _CHUNK)):
+        yield source.read(chunk)
+
+
+def _in_model_units(run: TrainedRun, x: Tensor) -> Tensor:
+    return run.model.to_model_units(x).flatten(1).cpu()
+
+
+def _scores(run: TrainedRun, linear: LinearGaussian, rows: Rows) -> Tensor:
+    return torch.cat([linear.log_prob(_in_model_units(run, x)) for x in _chunks(run, rows)])
+
+
+def _squared_errors(run: TrainedRun, linear: LinearGaussian, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Return the squared errors of reconstructions by the linear model and by the run, for each row."""
+    found = []
+    for x in _chunks(run, rows):
+        scaled = _in_model_units(run, x)
+        made = linear.reconstruct(scaled), _in_model_units(run, reconstruct(run.model, x))
+        found.append(torch.stack([(each - scaled).double().square().sum(1) for each in made]))
+    linear_errors, own_errors = torch.cat(found, 1)
+    return linear_errors, own_errors
 
 
 def _knn_accuracy(
@@ -96,11 +122,10 @@ def _knn_accuracy(
     return knn_accuracy(found, known, project(queries), queries[0].labels(queries[1]))
 
 
-def _without_latents(batches: Batches, x: Tensor, is_image: bool) -> float:
+def _without_latents(batches: Batches, is_image: bool) -> LinearGaussian:
     center, variance, _ = mean_and_variance(batches)
     noise, floor = (variance.mean().expand_as(variance), PIXEL_FLOOR) if is_image else (variance, COLUMN_FLOOR)
-    nothing = LinearGaussian(center, torch.zeros(len(center), 0, dtype=center.dtype), noise.clamp_min(floor))
-    return -float(nothing.log_prob(x).mean())
+    return LinearGaussian(center, torch.zeros(len(center), 0, dtype=center.dtype), noise.clamp_min(floor))
 
 
 def _gain_in_training(run: TrainedRun) -> float | None:

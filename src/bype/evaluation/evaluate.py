@@ -21,7 +21,9 @@ from bype.evaluation.journal import journal_path
 from bype.evaluation.records import Density, Evaluation, Map, Representation, read_results, write_results
 from bype.evaluation.representation import can_be_laid_out, knn_accuracy, probe_accuracy, tsne
 from bype.randomness import generator_for
+from bype.run.directory import RunError
 from bype.run.opened import TrainedRun, own_store
+from bype.wording import counted
 
 _MAX_REFERENCES = 100_000
 _MAX_GAP_IMAGES = 10_000
@@ -75,6 +77,7 @@ def evaluate(
     if density is not None:
         with stage("estimating the likelihood") as report:
             measured, scores = _measure(run, split, density, group, report)
+        _refuse_infinite(split, spread_rows(len(split), len(scores)), scores)
     with stage("encoding"):
         rows = spread_rows(len(split), max_examples or _MAX_REFERENCES)
         queries = _encode(run, split, rows)
@@ -133,6 +136,17 @@ def evaluate(
     if density is not None:
         _journal(run, split, density).unlink(missing_ok=True)
     return evaluation
+
+
+def _refuse_infinite(split: Split, rows: NDArray[np.int64], scores: Tensor) -> None:
+    """Refuse examples to which the model gives no density at all: no mean over examples says anything then."""
+    bad = rows[~scores.isfinite().cpu().numpy()]
+    if len(bad):
+        raise RunError(
+            f"log p(x) of {counted(len(bad), 'example')} in the split {split.name} is not finite (row {bad[0]}): too "
+            f"far from the training data; correct or remove such examples and prepare the data again; bype score finds "
+            f"them"
+        )
 
 
 def assist(run: TrainedRun, split_name: str, data: Path | None, density: DensityOptions, group: Group) -> None:

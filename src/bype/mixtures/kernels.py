@@ -270,7 +270,7 @@ class _Responsibilities(torch.autograd.Function):
         else:
             log_sum_B1 = torch.cat(logs_B1, 1).logsumexp(1, keepdim=True)
             kept = log_sum_B1, torch.ones_like(log_sum_B1)
-        ctx.save_for_backward(*kept, offset_BD, mean_MD, square_B, square_M, bias_M, row_ids_B, ids_M)
+        ctx.save_for_backward(*kept, offset_BD, mean_MD, bias_M, row_ids_B, ids_M)
         ctx.step, ctx.precision, ctx.only_own = step, precision, only_own
         log_normaliser = 0.5 * means_MD.shape[1] * (LOG_TWO_PI + float(log_variance))
         return torch.add(log_sum_B1[:, 0], square_B, alpha=-0.5 * precision).sub_(log_normaliser)
@@ -278,7 +278,7 @@ class _Responsibilities(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
-        kept, total_B1, offset_BD, mean_MD, square_B, square_M, bias_M, row_ids_B, ids_M = ctx.saved_tensors
+        kept, total_B1, offset_BD, mean_MD, bias_M, row_ids_B, ids_M = ctx.saved_tensors
         precision = ctx.precision
         weight_B1 = gradient_B[:, None] / total_B1
         masses_M, pulls_MD, pushed_BD = [], [], (-precision * gradient_B)[:, None] * offset_BD
@@ -292,17 +292,15 @@ class _Responsibilities(torch.autograd.Function):
                 shared_BM = joint_BM.sub_(kept).clamp_min_(_LOG_NOTHING).exp_().mul_(weight_B1)
             masses_M.append(shared_BM.sum(0))
             pulls_MD.append(shared_BM.T @ offset_BD)
-            if ctx.needs_input_grad[0]:
-                pushed_BD.addmm_(shared_BM, mean, alpha=precision)
-        mass_M, pulled_MD = _joined(masses_M), _joined(pulls_MD)
-        in_means = in_log_variance = None
-        if ctx.needs_input_grad[1]:
-            in_means = torch.addcmul(pulled_MD, mass_M[:, None], mean_MD, value=-1).mul_(precision)
+            pushed_BD.addmm_(shared_BM, mean, alpha=precision)
+        mass_M = _joined(masses_M)
+        in_means = torch.addcmul(_joined(pulls_MD), mass_M[:, None], mean_MD, value=-1).mul_(precision)
+        in_log_variance = None
         if ctx.needs_input_grad[2]:
-            # The sum of gradient times responsibility times squared distance, less D for each row.
-            crossed = pulled_MD.flatten() @ mean_MD.flatten()
-            distance = (gradient_B @ square_B).add_(mass_M @ square_M).sub_(crossed, alpha=2)
-            in_log_variance = distance.mul_(0.5 * precision).sub_(gradient_B.sum(), alpha=0.5 * mean_MD.shape[1])
+            # The sum of gradient times responsibility times squared distance, less D for each row. The other gradients
+            # hold differences of rows and means already: subtracting whole sums of squares would lose all digits.
+            distance = (pushed_BD.flatten() @ offset_BD.flatten()).add_(in_means.flatten() @ mean_MD.flatten())
+            in_log_variance = distance.mul_(-0.5).sub_(gradient_B.sum(), alpha=0.5 * mean_MD.shape[1])
         return pushed_BD, in_means, in_log_variance, mass_M, None, None, None, None
 
 

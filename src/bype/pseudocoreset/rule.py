@@ -133,15 +133,22 @@ class PeriodicRule(Rule, ABC):
         validation_kl: Callable[[], float] | None = None,
         generator: Randomness = None,
     ) -> dict[str, float]:
-        before = {name: value.clone() for name, value in model.prior.state_dict().items()}
+        before, own_before = (
+            {name: value.clone() for name, value in module.state_dict().items()} for module in (model.prior, self)
+        )
         kl_before = None if validation_kl is None else validation_kl()
-        self.start_update()
         objectives: list[float] = []
-        for item in batches:
-            batch = item if isinstance(item, UpdateBatch) else UpdateBatch(item, generator)
-            objectives.append(self.update_step(model, batch.x, generator=batch.generator, group=batch.group))
-        if not objectives:
-            raise ValueError("an update needs at least one batch of training examples")
+        try:
+            self.start_update()
+            for item in batches:
+                batch = item if isinstance(item, UpdateBatch) else UpdateBatch(item, generator)
+                objectives.append(self.update_step(model, batch.x, generator=batch.generator, group=batch.group))
+            if not objectives:
+                raise ValueError("an update needs at least one batch of training examples")
+        except BaseException:  # also if the user interrupts it
+            model.prior.load_state_dict(before)
+            self.load_state_dict(own_before)
+            raise
         found = {"steps": len(objectives), "objective_first": objectives[0], "objective_last": objectives[-1]}
         if validation_kl is not None and kl_before is not None:
             kl_after = validation_kl()
