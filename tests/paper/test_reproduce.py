@@ -94,6 +94,9 @@ def test_cells_follow_the_papers_protocol():
         for cell in item.cells:
             is_slow = cell.network in ("convhvae", "residual")
             assert config_of(cell, REDUCED).length == ("40 steps" if is_slow else "10 epochs")
+            is_careful = (cell.data, cell.network) == ("cifar10", "hvae")
+            rate = 2e-4 if is_slow else 5e-4 if is_careful else 2e-3
+            assert config_of(cell, REDUCED).learning_rate == rate
 
 
 def test_binarised_mnist_is_trained_as_mnist_is_but_on_bits():

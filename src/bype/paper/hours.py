@@ -65,7 +65,7 @@ def seconds(cell: Cell, pace: Pace, protocol: Protocol, num_classifiers: int) ->
     Validation counts as a third of as many training steps: it has no backward pass. The larger batches of the reduced
     protocol count as so many steps of 100 examples, which is more than they take.
     """
-    protocol = protocol.of(cell.network)
+    protocol = protocol.of(cell.data, cell.network)
     data, config = DATA[cell.data], config_of(cell, protocol)
     per_epoch = steps_per_epoch(data.num_train, config.batch_size)
     epochs = min(Span.parse(config.length).in_steps(per_epoch) / per_epoch, ASSUMED_EPOCHS)

@@ -158,7 +158,7 @@ def _fill(
     stage: Stage,
 ) -> None:
     """Train and measure what a cell still lacks, and write its record."""
-    protocol, folder = protocol.of(cell.network), workplace / "run"
+    protocol, folder = protocol.of(cell.data, cell.network), workplace / "run"
     config = config_of(cell, protocol)
     # To call train for a finished run would describe this machine, and not the one that trained.
     if not _is_trained(folder, config, store):
