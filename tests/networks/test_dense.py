@@ -128,3 +128,17 @@ def test_augmented_passes_are_the_same_each_time():
     assert len(first) == 400
     assert torch.equal(first, second)
     assert not torch.equal(first[:50], first[50:100])
+
+
+def test_points_do_not_find_themselves_among_the_examples_that_choose_their_variance():
+    """Without a validation split, training examples choose it: half of them are points here."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1200, 8, generator=generator) @ torch.randn(8, 20, generator=generator)
+    x += 0.3 * torch.randn(x.shape, generator=generator)
+    train, new = TensorSource(x[:200]), x[200:]
+    coreset = Pseudocoreset.from_source(train, 100, None, generator=torch.Generator().manual_seed(3))
+    model = dense_vae((20,), PseudocoresetPrior(coreset), LearnedGaussian(20, None, 1e-4), latent_dim=8)
+    start_as_linear(model, train, train, seed=0)
+    latents = model.encode(new).sample(generator=generator)
+    normal = torch.distributions.Normal(0.0, 1.0).log_prob(latents).sum(1).mean()
+    assert model.prior_distribution().log_prob(latents).mean() > normal - 1  # it was 2 nats worse

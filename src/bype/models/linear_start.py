@@ -101,7 +101,19 @@ def start_as_linear(
     decoder.start(linear)
     model.likelihood.start(linear.noise)
     rows = torch.from_numpy(spread_rows(len(held_out), _SCORED_EXAMPLES))
+    if held_out is train:
+        rows = _without_points(model, source, rows)
     posterior = model.encode_rows(held_out, rows)
     latents = posterior.sample(generator=generator_for(seed, "start of the prior"))
     center = encoder.center.reshape(model.data_shape)
     model.prior.start(model.encode, latents, center, rows if held_out is train else None)
+
+
+def _without_points(model: LatentModel, source: ExampleSource, rows: Tensor) -> Tensor:
+    """Leave out examples that points of the prior start at: they would find themselves, and choose a tiny variance."""
+    points = model.prior.own_points()
+    if points is None:
+        return rows
+    examples = source.take(rows).to(points.points).flatten(1)
+    is_point = (torch.cdist(examples, points.points.flatten(1)) < 1e-4 * examples.std()).any(1).to(rows.device)
+    return rows if is_point.all() else rows[~is_point]

@@ -242,14 +242,21 @@ def fit_log_variance(mixture: NormalMixture, log_variance: nn.Parameter, latents
 
     Return the mean log density of the latents then.
     """
-    scores = []
-    tried = torch.linspace(-5, 2, 36)
-    for value in tried:
-        tried_mixture = NormalMixture(mixture.means, value.to(latents), mixture.log_weights, normalise=False)
-        scores.append(tried_mixture.log_prob(latents).mean())
-    best = int(torch.stack(scores).argmax())
-    log_variance.fill_(tried[best])
-    return float(scores[best])
+    values = torch.linspace(-5, 2, 36)
+    scores: dict[int, float] = {}
+
+    def best_of(numbers: range) -> int:
+        for number in numbers:
+            if number not in scores:
+                value = values[number].to(latents)
+                tried = NormalMixture(mixture.means, value, mixture.log_weights, normalise=False)
+                scores[number] = float(tried.log_prob(latents).mean())
+        return max(scores, key=scores.__getitem__)
+
+    coarse = best_of(range(0, len(values), 5))  # then all values around it
+    best = best_of(range(max(0, coarse - 4), min(len(values), coarse + 5)))
+    log_variance.fill_(values[best])
+    return scores[best]
 
 
 def into_range(points: Tensor, data_range: tuple[float, float] | None) -> Tensor:
