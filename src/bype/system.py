@@ -32,11 +32,11 @@ _fcntl = _module("fcntl")
 _msvcrt = _module("msvcrt")
 
 
-def open_file(path: Path, flags: int, mode: int = 0o644) -> int:
+def open_file(path: Path, flags: int) -> int:
     """Open a file that may be a stranger's, and return its descriptor: follow no link, and let no child inherit it."""
     if not _NO_FOLLOW and path.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return os.open(path, flags | _ALWAYS, mode)
+    return os.open(path, flags | _ALWAYS, 0o644)
 
 
 def lock(descriptor: int, *, wait: bool = False) -> bool | None:

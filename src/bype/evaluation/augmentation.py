@@ -124,7 +124,6 @@ def export_generated(
     way: Way,
     out: Path,
     *,
-    seed: int = 0,
     report: Report = no_report,
 ) -> Manifest:
     """Write a store with one generated example for each training example, with its label."""
@@ -141,7 +140,7 @@ def export_generated(
     ) as writer:
         for first in range(0, len(train), 1000):
             rows = np.arange(first, min(first + 1000, len(train)), dtype=np.int64)
-            generator = generator_for(seed, "export", first)
+            generator = generator_for(0, "export", first)
             made = generate_like(run.model, source.read(rows), way, generator=generator).numpy()
             writer.append("train", as_stored(made, manifest.dtype), train.labels(rows) if train.has_labels else None)
             report(first + len(rows), len(train))

@@ -60,13 +60,13 @@ def can_be_laid_out(means: Means) -> bool:
     return len(means) >= 5 and bool(np.isfinite(means).all()) and bool(np.ptp(means, axis=0).max() > 0)
 
 
-def tsne(means: Means, seed: int = 0) -> NDArray[np.float32]:
+def tsne(means: Means) -> NDArray[np.float32]:
     """Lay out latent means (n, D) on a plane, (n, 2)."""
     from sklearn.manifold import TSNE
 
     if not can_be_laid_out(means):
         raise ValueError("a map needs at least five examples that are not all the same")
     start = "pca" if means.shape[1] > 1 else "random"
-    layout = TSNE(perplexity=min(30.0, (len(means) - 1) / 4), init=start, random_state=seed, n_jobs=2)
+    layout = TSNE(perplexity=min(30.0, (len(means) - 1) / 4), init=start, random_state=0, n_jobs=2)
     placed: NDArray[np.float32] = layout.fit_transform(means)
     return placed

@@ -16,7 +16,6 @@ from bype.evaluation.augmentation import classifier_error
 from bype.evaluation.density import DensityOptions, Precision, faster_precision
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.records import ClassifierError, Evaluation, read_results, write_results
-from bype.models.base import LatentModel
 from bype.paper.cells import Cell, Protocol, config_of, preparation
 from bype.paper.items import Classifier, Line
 from bype.paper.provenance import commit, describe_run, is_capped
@@ -247,7 +246,7 @@ def _pictures(run: TrainedRun, store: Store) -> dict[str, bytes]:
         "sample": torch.split(drawn, _SAMPLE_LINES),
         "interpolate": [generation.interpolate(model, start, end, 10) for start, end in pairs],
     }
-    if has_points(model):
+    if model.prior.own_points() is not None:
         pictures["plates"] = [
             generation.sample(model, _PLATE_SAMPLES, component=k, prior=prior, generator=generator)
             for k in generation.heaviest_components(prior, PLATE_LINES)
@@ -256,8 +255,3 @@ def _pictures(run: TrainedRun, store: Store) -> dict[str, bytes]:
     return {
         name: png(plate([to_bytes(line.numpy()) for line in lines]), scale) for name, lines in pictures.items() if lines
     }
-
-
-def has_points(model: LatentModel) -> bool:
-    """Tell whether a model's prior has points of its own, whose samples can be shown."""
-    return model.prior.own_points() is not None

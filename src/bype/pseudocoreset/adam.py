@@ -9,6 +9,7 @@ from torch import Tensor
 
 FIRST, SECOND = 0.9, 0.999
 """How much of the moments stays at each step."""
+_EPSILON = 1e-8
 
 
 def average_(mean: Tensor, square: Tensor, gradient: Tensor) -> None:
@@ -17,9 +18,9 @@ def average_(mean: Tensor, square: Tensor, gradient: Tensor) -> None:
     square.mul_(SECOND).addcmul_(gradient, gradient, value=1 - SECOND)
 
 
-def direction(mean: Tensor, square: Tensor, count: int, epsilon: float = 1e-8) -> Tensor:
+def direction(mean: Tensor, square: Tensor, count: int) -> Tensor:
     """Return the step of size one along the moments of ``count`` gradients."""
-    root = (square / (1 - SECOND**count)).sqrt_().add_(epsilon)
+    root = (square / (1 - SECOND**count)).sqrt_().add_(_EPSILON)
     return (mean / (1 - FIRST**count)).div_(root)
 
 
@@ -34,7 +35,7 @@ def portable_average_(mean: Tensor, square: Tensor, powers: Tensor, gradient: Te
     powers.mul_(powers.new_tensor([FIRST, SECOND]))
 
 
-def portable_direction(mean: Tensor, square: Tensor, powers: Tensor, epsilon: float = 1e-8) -> Tensor:
+def portable_direction(mean: Tensor, square: Tensor, powers: Tensor, epsilon: float) -> Tensor:
     """Return the step of size one along the moments, of each row for its own number of gradients."""
     first, second = torch.split(1 - powers, 1, dim=1)
     # Not by sqrt: its last digit depends on the processor, where that of 1 / sqrt does not.

@@ -14,9 +14,8 @@ def source_of(
     *,
     classes: tuple[str, ...] = (),
     names: tuple[str, ...] = (),
-    validation: float = 0.1,
 ) -> Source:
-    """Return examples as a source. By default a share of them is drawn for validation, and none for test.
+    """Return examples as a source. A tenth of them is drawn for validation, and none for test.
 
     Parameters
     ----------
@@ -28,8 +27,6 @@ def source_of(
         The names of the classes.
     names
         The names of the features.
-    validation
-        How many of them, or what share, become the validation split.
     """
 
     def chunks() -> Any:
@@ -38,6 +35,6 @@ def source_of(
             part = slice(first, first + step)
             yield Chunk(rows[part], None if labels is None else labels[part])
 
-    pool = Pool(None, len(rows), lambda: numbered(chunks()), validation=validation)
+    pool = Pool(None, len(rows), lambda: numbered(chunks()), validation=0.1)
     dtype = "uint8" if rows.dtype == np.uint8 else "float32"
     return Source("arrays in memory", rows.shape[1:], dtype, (pool,), labels is not None, classes, names)
