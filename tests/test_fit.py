@@ -253,7 +253,7 @@ def test_points_can_start_as_noise(tmp_path, capsys):
 def test_too_few_rows_can_be_mended(tmp_path, capsys):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n2,3\n3,5\n")
     assert fit(tmp_path / "t.csv", tmp_path / "run") == 1
-    said = "table t.csv has 3 examples, of which 1 can be trained on; give at least 10"
+    said = "table t.csv has 3 examples; bype fit needs at least 10"
     assert said in capsys.readouterr().err
     (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{k},{k * k}\n" for k in range(40)))
     assert fit(tmp_path / "t.csv", tmp_path / "run") == 0

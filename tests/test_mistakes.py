@@ -125,7 +125,7 @@ MISTAKES = {
     "a sheet that is no picture": ("data check images/store --sheet new/sheet", "ends in .png"),
     "a sheet of a table": ("data check features/store --sheet new/x.png", "leave out --sheet"),
     "a sheet in no folder": ("data check images/store --sheet new/deep/x.png", "choose another --sheet"),
-    "a class without points": ("sample run --label 0 --out new/x.png", "give labels of at least two classes"),
+    "a class without points": ("sample run --label 0 --out new/x.png", "train with labels of at least two classes"),
     "a folder instead of a name on the hub": ("fetch photos --out new/model", "OWNER/NAME"),
     "no pseudo-points": ("coreset plain --out new/c", "train one with the prior bype or vamp"),
 }

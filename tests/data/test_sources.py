@@ -215,7 +215,7 @@ def test_tables(tmp_path):
         ("a,b\n1,nan\n", "not a number; .*SimpleImputer"),
         ("a,b\n1,-inf\n", "holds '-inf', not a number; replace infinite values by numbers, or by nan and then impute$"),
         ("a,b\n1,1e39\n", "replace infinite values"),
-        ('a,b\n1,"1,001"\n', "turn dates into numbers, and remove thousands separators"),
+        ('a,b\n1,"1,001"\n', "decimal points, and without thousands separators"),
         ("a,b\n", "no lines"),
         ("", "is empty"),
         ("\n\n", "is empty"),
@@ -285,7 +285,7 @@ def test_numbers_that_name_examples_are_no_labels(tmp_path):
 
 def test_a_table_in_another_encoding_is_refused(tmp_path):
     (tmp_path / "t.csv").write_bytes("höhe,b\n1,2\n".encode("latin-1"))
-    with pytest.raises(SourceError, match=r"t.csv, after line 0: 'utf-8' codec .*; save it as UTF-8"):
+    with pytest.raises(SourceError, match=r"t.csv is not UTF-8 text.*; save it as UTF-8"):
         prepare(tmp_path / "t.csv", tmp_path / "store")
 
 

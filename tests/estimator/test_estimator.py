@@ -15,7 +15,7 @@ from PIL import Image
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_digits, make_blobs
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, make_blobs
 from sklearn.decomposition import FactorAnalysis
 from sklearn.exceptions import DataConversionWarning
 from sklearn.impute import SimpleImputer
@@ -738,3 +738,19 @@ def test_what_people_try_is_answered():
         fitted.sample(2, y=np.array([0, 1]))
     with pytest.raises(ValueError, match=r"np\.stack\(images\)"):
         bype.ByPEVAE(max_epochs=1).fit(list(np.zeros((20, 8, 8))))
+
+
+def test_the_target_of_a_regression_is_no_label():
+    """Its numbers are whole, and each value occurs twice on average."""
+    X, y = load_diabetes(return_X_y=True)
+    assert np.array_equal(y, np.round(y))
+    vae = bype.ByPEVAE(max_epochs=1).fit(X, y)
+    assert vae.coreset_.labels is None
+
+
+@pytest.mark.parametrize("dtype", ["str", "category", "datetime64[ns]"])
+def test_a_column_without_numbers_is_named(dtype):
+    dates = pd.Series(np.resize(["2020-01-01", "2021-01-01"], 40)).astype(dtype)
+    frame = pd.DataFrame({"length": np.arange(40.0), "date": dates})
+    with pytest.raises(ValueError, match=r"column 'date' .*encode it"):
+        bype.ByPEVAE(max_epochs=1).fit(frame)

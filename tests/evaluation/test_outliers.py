@@ -184,6 +184,7 @@ def test_scoring_needs_the_data_of_the_run(trained_features, tmp_path, capsys):
     assert not (tmp_path / "scores.csv").exists()
 
 
+@pytest.mark.filterwarnings("ignore::bype.share.mixin.AuditWarning")
 def test_a_model_that_came_without_its_data_gives_the_other_scores(trained_features, tmp_path, capsys):
     run = bype.TrainedRun.open(trained_features)
     run.save_pretrained(tmp_path / "shared")

@@ -29,6 +29,7 @@ from bype.share.mixin import AuditWarning
 hub = pytest.importorskip("huggingface_hub", reason="needs huggingface_hub")
 utils = pytest.importorskip("huggingface_hub.utils")
 
+pytestmark = pytest.mark.filterwarnings("ignore::bype.share.mixin.AuditWarning")
 NAME = "someone/stripes"
 ALWAYS = {"README.md", "config.json", "points.png"}
 CHECKPOINT = {"manifest.json", "model.safetensors", "state.json", "training.safetensors"}
@@ -158,11 +159,19 @@ def test_a_folder_names_no_place(measured_run, tmp_path):
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
+def test_a_folder_to_share_warns_as_an_upload_does(trained_bype, tmp_path):
+    with pytest.warns(AuditWarning, match="not audited"):
+        bype.TrainedRun.open(trained_bype).save_pretrained(tmp_path / "shared")
+
+
 def test_the_card(measured_run, tmp_path):
     measured_run.save_pretrained(tmp_path / "shared", repo_id=NAME)
     text = (tmp_path / "shared" / "README.md").read_text()
     assert text.startswith("---\nlibrary_name: bype\n")
-    assert 'import bype\nmodel = bype.TrainedRun.from_pretrained("someone/stripes")\n' in text
+    assert (
+        'import bype\nrun = bype.TrainedRun.from_pretrained("someone/stripes")\nnew = bype.sample(run.model, 16)\n'
+        in text
+    )
     assert "arrays in data.npz" in text
     assert "465 images of 1 × 12 × 12" in text
     audit, (found,) = read_audit(measured_run.folder), read_results(measured_run.folder).evaluations

@@ -104,6 +104,8 @@ def describe(found: "Evaluation") -> Iterator[str]:
         yield f"prior gap                {low:.3f} to {high:.3f} of {kl_of_top}: what a better prior could still save"
         errors = f"{gap.smallest_gap.error:.3f} and {gap.largest_gap.error:.3f}"
         yield f"  standard errors {errors}; from {gap.num_references:,} references"
+        if not gap.is_known:
+            yield "  the two ends are far apart: there are too few examples to know the gap"
     if units := found.active_units:
         yield f"active units             {units.num_active} of {units.num_units}"
     if representation := found.representation:

@@ -90,7 +90,10 @@ def named_examples(
     def example(name: str) -> "Tensor":
         if chosen is not None and name.isdecimal():
             if int(name) >= len(chosen):
-                raise UsageError(f"split {chosen.name} has rows 0 to {len(chosen) - 1}, not {name}")
+                raise UsageError(
+                    f"split {chosen.name} has rows 0 to {len(chosen) - 1}, not {name}; rows of the split are not those "
+                    f"of your file: bype score prints both"
+                )
             return StoreSource(chosen).read(np.array([int(name)]))[0]
         if not is_image_shape(run.data.shape):
             raise UsageError(f"{name!r} is not a row number; this run was trained on features: name a row of its store")

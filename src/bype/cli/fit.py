@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _DRAWS, _IMAGES = 500, 500
 _NEIGHBOURS = 5
-_FEWEST = 4
+_FEWEST, _FEWEST_FOR_TRAINING = 10, 4
 _REQUEST, _LOCK = "fit.json", "fit.lock"
 _MAX_MINUTES = 60 * 24 * 365
 
@@ -36,7 +36,7 @@ _MAX_MINUTES = 60 * 24 * 365
 @dataclass(frozen=True)
 class _Fit:
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
-    """Read a store, or what bype data prepare can read"""
+    """Read a folder of images, a .csv, .npy, .npz or .parquet file, or a store"""
     out: Path
     """Write the run, the store and the report to this folder"""
     minutes: float = 2.5
@@ -391,9 +391,11 @@ def _require_usable(store: "Store") -> None:
     from bype.run.choice import require_normal
 
     require_normal(store)
-    if (count := store.manifest.splits["train"].num_rows) < _FEWEST:
-        total = counted(sum(split.num_rows for split in store.manifest.splits.values()), "example")
-        raise UsageError(f"{store.manifest.source} has {total}, of which {count} can be trained on; give at least 10")
+    total = sum(split.num_rows for split in store.manifest.splits.values())
+    if total < _FEWEST:
+        raise UsageError(f"{store.manifest.source} has {counted(total, 'example')}; bype fit needs at least {_FEWEST}")
+    if (count := store.manifest.splits["train"].num_rows) < _FEWEST_FOR_TRAINING:
+        raise UsageError(f"{store.manifest.source} has {counted(count, 'training example')}; give more")
     if "validation" not in store.manifest.splits:
         raise UsageError(
             f"{store.manifest.source} leaves no example to validate with; give more, or repair the skipped files"

@@ -19,6 +19,7 @@ from bype.cli.options import (
     require_store,
 )
 from bype.cli.output import result
+from bype.wording import counted
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def sample(words: list[str]) -> int:
     save_lines(lines, options.out, run.data.shape, run.data.names)
     given = len(lines) if options.like and options.out.suffix == ".png" else 0
     made_here = sum(map(len, lines)) - given
-    print(f"{made_here} examples in {options.out}" + (", after the given ones" if given else ""))
+    print(f"{counted(made_here, 'example')} in {options.out}" + (", after the given ones" if given else ""))
     result(out=options.out, examples=made_here)
     return 0
 

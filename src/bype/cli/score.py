@@ -69,7 +69,8 @@ def score(words: list[str]) -> int:
     write_atomic(options.out, {".csv": _csv, ".npz": to_npz, ".parquet": _parquet}[options.out.suffix](columns))
     total = sum(part.num_rows for part in store.manifest.splits.values())
     of_all = f" of {total:,}" if total > len(found.rows) else ""
-    count = f"{len(found.rows):,}{of_all} examples" + (f" (split {split.name})" if of_all else "")
+    what = "example" if len(found.rows) == total == 1 else "examples"
+    count = f"{len(found.rows):,}{of_all} {what}" + (f" (split {split.name})" if of_all else "")
     print(f"{count} in {options.out}; log p(x) with {found.num_samples} draws")
     if options.split is None and of_all:
         others = " or ".join(f"--split {name}" for name in store.manifest.splits if name != split.name)
@@ -90,8 +91,10 @@ def score(words: list[str]) -> int:
         least_likely_sources=None if found.sources is None else found.sources[least].tolist(),
     )
     names = run.data.column_names()
+    sources = found.sources if found.sources is not None and found.sources.dtype.kind == "i" else found.rows
     for place in least:
-        line = f"  {found.name_of(place)}: log p(x) {found.log_likelihood[place]:.2f}"
+        row = f" (row {found.rows[place]} of the split)" if sources[place] != found.rows[place] else ""
+        line = f"  {found.name_of(place)}{row}: log p(x) {found.log_likelihood[place]:.2f}"
         if found.percentile is not None and found.log_ratio is not None:
             line += f", percentile {found.percentile[place]:.1f}, log ratio {found.log_ratio[place]:+.2f}"
         if found.columns is not None:

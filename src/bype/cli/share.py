@@ -50,16 +50,16 @@ def share(words: list[str]) -> int:
     is_audited = audit is not None
     if (warning := warning_of(audit)) is not None:
         print(f"bype: warning: {warning}", file=sys.stderr)
-    if options.out is not None:
-        run.save_pretrained(options.out, force=options.force)
-        print(f"{options.out}; its README.md is the model card")
-        result(out=options.out, audited=is_audited)
-    if options.to is not None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", AuditWarning)  # said above
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AuditWarning)  # said above
+        if options.out is not None:
+            run.save_pretrained(options.out, force=options.force)
+            print(f"{options.out}; its README.md is the model card")
+            result(out=options.out, audited=is_audited)
+        if options.to is not None:
             address = run.push_to_hub(options.to, private=options.private or None)
-        print(f"{options.to}: {address}")
-        result(to=options.to, commit=address, audited=is_audited)
+            print(f"{options.to}: {address}")
+            result(to=options.to, commit=address, audited=is_audited)
     return 0
 
 

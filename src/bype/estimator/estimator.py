@@ -210,7 +210,8 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
             A class label: generate examples of this class, from its own pseudo-points. All classes by their share of
             the data, if left out.
         random_state
-            The same whole number gives the same examples.
+            The same whole number gives the same examples. If left out, each call gives others, also if the estimator
+            itself has a ``random_state``.
         """
         check_is_fitted(self)
         if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:

@@ -172,9 +172,30 @@ def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[A
         return array
     if fitted is not None and fitted.is_image:
         raise ValueError(f"X must hold images of shape {fitted.shape}, as in fit; for one image x give x[None]")
+    _refuse_text_columns(X)
     table = validate_data(
         estimator, X, dtype=np.float64, reset=fitted is None, ensure_min_samples=1 if fitted else MIN_EXAMPLES
     )
     if not can_be_stored(table).all():
         raise ValueError(f"X holds numbers beyond {LARGEST_NUMBER:g}; bring its columns to another unit")
     return np.asarray(table)
+
+
+def _refuse_text_columns(X: Any) -> None:
+    """Name a column of a data frame that holds no numbers; scikit-learn would only show a cell of it."""
+    dtypes: Any = getattr(X, "dtypes", {})
+    for name, dtype in dtypes.items() if hasattr(dtypes, "items") else ():
+        kind = getattr(dtype, "kind", "O")
+        if kind in "OUSMm" and not _holds_numbers(X[name]):
+            raise ValueError(
+                f"could not convert column {name!r} ({dtype}) to numbers; encode it before, for instance with "
+                f"scikit-learn's OneHotEncoder in a pipeline, and turn dates into numbers"
+            )
+
+
+def _holds_numbers(column: Any) -> bool:
+    try:
+        np.asarray(column, dtype=np.float64)
+    except (TypeError, ValueError):
+        return False
+    return getattr(column.dtype, "kind", "O") not in "Mm"

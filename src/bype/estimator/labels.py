@@ -24,7 +24,8 @@ class Labels:
 def labels_of(y: Any) -> Labels:
     """Return the class labels in ``y``: what scikit-learn calls a binary or a multiclass target.
 
-    Numbers must be whole. With fewer than two examples for each value on average, ``y`` is no labels.
+    Numbers must be whole. With fewer than two examples for each value on average, ``y`` is no labels; of floats, which
+    the target of a regression may be, with fewer than ten.
     """
     if y is None:
         return Labels()
@@ -42,7 +43,7 @@ def labels_of(y: Any) -> Labels:
     if values.dtype.kind == "f" and not (np.isfinite(values) & (values == np.floor(values))).all():
         return Labels(why_none="it holds numbers that are not whole")
     classes, numbers = np.unique(values, return_inverse=True)
-    if 2 * len(classes) > len(values):
+    if (10 if values.dtype.kind == "f" else 2) * len(classes) > len(values):
         return Labels(why_none=f"it has {len(classes)} different values in {len(values)} examples")
     names = classes.tolist()
     return Labels(numbers.astype(np.int32), tuple(map(int, names) if values.dtype.kind == "f" else names))

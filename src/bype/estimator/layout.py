@@ -53,7 +53,10 @@ class Layout:
         if array.size == 0:
             raise ValueError(f"Found array with 0 sample(s) or 0 pixel(s) (shape={array.shape})")
         if not is_bytes and not (array.min() >= 0 and array.max() <= 1):  # also refuses nan
-            raise ValueError("images of floats must have values in [0, 1]; divide by their range, or convert to uint8")
+            raise ValueError(
+                f"images of floats must have values in [0, 1], not up to {array.max():g}; divide by the largest value "
+                f"that a pixel can have, or convert them to uint8"
+            )
         stored_shape, _, _ = layout("X", array.shape, np.dtype(np.uint8))
         return cls(array.shape[1:], stored_shape, "uint8" if is_bytes else "float32")
 

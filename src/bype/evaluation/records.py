@@ -81,6 +81,12 @@ class PriorGap:
     smallest_gap: Estimate
     largest_gap: Estimate
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the two ends are near enough to each other to say something."""
+        low, high = max(0.0, self.smallest_gap.value), max(0.0, self.largest_gap.value)
+        return high - low <= self.kl.value / 2
+
 
 @dataclass(frozen=True)
 class ActiveUnits:
@@ -145,7 +151,8 @@ class Baseline:
         if density.has_few_draws:
             size = f"{density.median_effective_sample_size:.1f} of {density.num_samples:,}"
             words += (
-                f" Its true −log p(x) is lower (better) than this estimate: the effective sample size is {size} draws."
+                f" The draws are too few for an exact value (the effective sample size is {size}): the true −log p(x) "
+                f"is lower (better)."
             )
         return words
 

@@ -203,8 +203,8 @@ class Prior(nn.Module, ABC):
     def given_label(self, distribution: Distribution, label: int) -> Distribution:
         """Return p(z | y), the part of an evaluation's distribution that stands for one class."""
         raise ValueError(
-            "no class has points of its own here; train with labelled points: "
-            "give labels of at least two classes, and two points or more for each, which start as examples"
+            "no class has points of its own here; train with labels of at least two classes and two points or more for "
+            "each; points that start as noise have no classes"
         )
 
     def leave_out(self, distribution: Distribution, rows: Tensor) -> Distribution:

@@ -159,7 +159,7 @@ def _gap(run: RunContents) -> str:
     if gap is None:
         return ""
     low, high = max(0.0, gap.smallest_gap.value), max(0.0, gap.largest_gap.value)
-    if high - low > gap.kl.value / 2:
+    if not gap.is_known:
         return "not known: there are too few examples"
     return f"{low:.2f} to {high:.2f}, of a KL of {_pm(gap.kl)}"
 

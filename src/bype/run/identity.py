@@ -33,7 +33,12 @@ class DataIdentity:
     def class_number(self, name: str) -> int:
         """Return the label of a class."""
         if name not in self.classes:
-            raise ValueError(f"there is no class {name!r}; there are {', '.join(self.classes) or 'none'}")
+            known = (
+                f"there are {', '.join(self.classes)}"
+                if self.classes
+                else ("the run has no classes: its images were not in subfolders, or no column of labels was named")
+            )
+            raise ValueError(f"there is no class {name!r}; {known}")
         return self.classes.index(name)
 
     def without_place(self) -> Self:

@@ -64,6 +64,8 @@ class TrainedRun:
         """
         folder, data = Path(folder), None if data is None else Path(data)
         if not (folder / "config.json").exists():
+            if not folder.exists():
+                raise RunError(f"{folder} does not exist; give a run, such as bype fit makes")
             is_data = is_store(folder)
             way_out = "this is a store; give a run that was trained on it" if is_data else "make one with: bype fit"
             raise RunError(f"{folder} is no run, it has no config.json; {way_out}")

@@ -82,7 +82,7 @@ def card(run: RunContents, repo_id: str | None, loader: str, has_picture: bool) 
         "that it was trained on.",
         "## Load it",
         "With bype and `huggingface_hub` installed:",
-        f'```python\nimport bype\nmodel = bype.{loader}.from_pretrained("{repo_id or "OWNER/NAME"}")\n```',
+        f"```python\nimport bype\n{_example(loader, repo_id)}\n```",
         "Nothing in these files is executed.",
         "## Training data",
         *_data(run.data),
@@ -97,6 +97,12 @@ def card(run: RunContents, repo_id: str | None, loader: str, has_picture: bool) 
         ]
     parts += ["## Does it give training examples away?", *_audit(run)]
     return _HEAD + "\n\n".join(parts) + "\n"
+
+
+def _example(loader: str, repo_id: str | None) -> str:
+    """Return the lines that load a model and draw new examples."""
+    name, drawn = ("vae", "vae.sample(16)") if loader == "ByPEVAE" else ("run", "bype.sample(run.model, 16)")
+    return f'{name} = bype.{loader}.from_pretrained("{repo_id or "OWNER/NAME"}")\nnew = {drawn}'
 
 
 def _data(data: DataIdentity) -> list[str]:

@@ -13,7 +13,7 @@ from bype.run.directory import RunError, read_config
 from bype.share.hub import WRITTEN, folder_of, require_name, upload
 
 NOT_AUDITED = (
-    "this model is not audited, so it may give training examples away; run 'bype audit RUN' before you share it"
+    "this model is not audited, so it may give training examples away; run bype audit on it before you share it"
 )
 
 
@@ -55,6 +55,7 @@ class HubMixin(ABC):
     ) -> None:
         """Write the model to a new folder, as it would be pushed.
 
+        An :class:`AuditWarning` says if the model was not audited, or if its audit found copies or could not tell.
         The folder has the config, the model, its evaluation and its audit if there are any, a picture of the points
         for images, and a model card, ``README.md``. It has no training data, no state of the optimiser, no path, and
         no name of a machine or a user.
@@ -78,6 +79,8 @@ class HubMixin(ABC):
             self._write_model(partial)
             add_records(partial, self._records_folder())
             add_card(partial, repo_id, self.__class__.__name__)
+        if (warning := warning_of(read_audit(folder))) is not None:
+            warnings.warn(warning, AuditWarning, stacklevel=2)
 
     def push_to_hub(
         self,
@@ -112,9 +115,11 @@ class HubMixin(ABC):
         require_name(repo_id)
         with tempfile.TemporaryDirectory(prefix="bype-") as scratch:
             folder = Path(scratch) / "model"
-            self.save_pretrained(folder, repo_id=repo_id)
-            if (warning := warning_of(read_audit(folder))) is not None:
-                warnings.warn(warning, AuditWarning, stacklevel=2)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", AuditWarning)
+                self.save_pretrained(folder, repo_id=repo_id)
+            for each in caught:
+                warnings.warn(each.message, stacklevel=2)  # it names the line that calls this method
             return upload(folder, repo_id, commit_message, private, token, branch, create_pr)
 
     @classmethod

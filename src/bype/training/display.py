@@ -77,6 +77,7 @@ class PlainDisplay(Display):
         self._start = time.perf_counter()
         if step:
             self._write(f"resuming at step {step}")
+        self._write("minus ELBO in nats per example; smaller is better:")
 
     def step(self, step: int, share: float) -> None:
         self._share = share
@@ -117,7 +118,6 @@ class LiveDisplay(PlainDisplay):
 
     def begin(self, steps_per_epoch: int, step: int, share: float) -> None:
         super().begin(steps_per_epoch, step, share)
-        self._write("minus ELBO in nats per example; smaller is better:")
         self._progress.start()
         self._task = self._progress.add_task("training", total=1.0, epoch=0.0, rate=0.0)
 

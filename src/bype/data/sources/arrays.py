@@ -64,7 +64,8 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
             arrays.require_usable(name)
     for _, examples, labels in pairs:
         if has_labels and arrays.headers[examples][0][0] != arrays.headers[labels][0][0]:
-            raise SourceError(f"{path}: {examples} and {labels} differ in length")
+            lengths = [arrays.headers[name][0][0] for name in (examples, labels)]
+            raise SourceError(f"{path}: {examples} has {lengths[0]:,} rows, {labels} has {lengths[1]:,}; give as many")
     layouts = {layout(path, *arrays.headers[examples]) for _, examples, _ in pairs}
     if len(layouts) > 1:
         raise SourceError(f"the arrays in {path} have different shapes or types")
@@ -98,10 +99,14 @@ def layout(path: Path | str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tu
             raise SourceError(f"{path}: features must be numbers, not {dtype}")
         return shape[1:], "float32", False
     if len(shape) not in (3, 4) or dtype != np.uint8:
+        way_out = "turn images x from 0 to 1 into bytes with (255 * x).round().astype('uint8')"
+        if dtype.kind in "iu":
+            way_out = "if these are pixels x from 0 to 255, turn them into bytes with x.astype('uint8')"
+        if len(shape) == 1:
+            way_out = "if these are rows x of one feature, give x[:, None]"
         raise SourceError(
             f"{path}: an array of shape {shape} and type {dtype} is neither images (uint8, (N, height, width), "
-            f"(N, height, width, channels) or (N, channels, height, width)) nor features ((N, features)); "
-            f"turn images x from 0 to 1 into bytes with (255 * x).round().astype('uint8')"
+            f"(N, height, width, channels) or (N, channels, height, width)) nor features ((N, features)); {way_out}"
         )
     if len(shape) == 3:
         return (1, *shape[1:]), "uint8", False

@@ -142,7 +142,9 @@ class _Table:
                     if cells:
                         yield reader.line_num, cells
             except UnicodeDecodeError as error:
-                raise SourceError(f"{self.path}, after line {reader.line_num}: {error}; save it as UTF-8") from error
+                raise SourceError(
+                    f"{self.path} is not UTF-8 text (after line {reader.line_num}); save it as UTF-8"
+                ) from error
             except csv.Error as error:
                 raise SourceError(
                     f"{self.path}, line {reader.line_num}: {error}; check the quotes in that line and before it"
@@ -242,6 +244,8 @@ def _remedy(cell: str) -> str:
     """Say what to do about a cell that holds no number."""
     if "_" in cell:
         return _ENCODE_TEXT
+    if cell.strip().lower() in ("true", "false"):
+        return "write True and False as 1 and 0, for instance with pandas: table.astype(float)"
     try:
         return FILL_GAPS if math.isnan(float(cell)) else REPLACE_INFINITE
     except ValueError:
