@@ -92,7 +92,7 @@ def baseline_of(value, *, error=1.0, num_examples=200):
 )
 def test_few_draws_are_told_unless_all_count(effective, num_samples, is_told):
     verdict = baseline_of(20.0).verdict(density_of(10.0, num_samples=num_samples, effective=effective), 144)
-    assert (f"the effective sample size is {effective} of {num_samples} draws" in verdict) == is_told
+    assert (f"the effective sample size is {effective} of {num_samples})" in verdict) == is_told
 
 
 def test_a_difference_within_its_error_is_called_so():

@@ -146,7 +146,7 @@ def test_all_classes_together_are_the_whole_prior():
     torch.testing.assert_close(total.log(), whole.log_prob(z), rtol=1e-9, atol=1e-9)
     with pytest.raises(ValueError, match=r"no pseudo-point has the label 5; there are \[0, 1, 2\]"):
         model.prior.given_label(whole, 5)
-    with pytest.raises(ValueError, match="train with labelled points"):
+    with pytest.raises(ValueError, match="train with labels of at least two classes"):
         GaussianPrior(2).given_label(whole, 0)
     with pytest.raises(ValueError, match="needs the labels of its examples"):
         ELBO(model)(examples(), indices=torch.arange(40))
@@ -197,7 +197,7 @@ def test_labels_from_the_command_line(labelled_run, trained_bype, tmp_path, caps
     assert main(["sample", str(labelled_run), "--label", "no", "--out", str(tmp_path / "b.png")]) == 1
     assert "there is no class 'no'; there are 0, 1, 2" in capsys.readouterr().err
     assert main(["sample", str(trained_bype), "--label", "1", "--out", str(tmp_path / "c.png")]) == 1
-    assert "train with labelled points" in capsys.readouterr().err
+    assert "train with labels of at least two classes" in capsys.readouterr().err
     assert not (tmp_path / "c.png").exists()
 
 

@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -28,7 +29,7 @@ from bype.run.identity import DataIdentity
 from bype.run.metrics import MetricsFile
 from bype.run.opened import TrainedRun
 from bype.training.board import Board
-from bype.training.display import Display, LastingDisplay, LiveDisplay
+from bype.training.display import Display, LastingDisplay, LiveDisplay, PlainDisplay
 from bype.training.loop import train
 from bype.training.reporter import RunReporter
 from bype.training.resume import Snapshot
@@ -337,3 +338,17 @@ def test_a_table_is_not_read_again_for_the_scale_of_its_columns(tmp_path, monkey
     train(small_config(**chosen, length="2 epochs", warm_up="0 epochs"), table, tmp_path / "whole")
     found = [TrainedRun.open(tmp_path / name).model.state_dict() for name in ("resumed", "whole")]
     assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+
+
+def test_the_time_left_does_not_count_the_time_that_is_kept_for_validation(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("bype.training.display.time.perf_counter", lambda: now[0])
+    display = PlainDisplay()
+    display.begin(steps_per_epoch=10, step=0, share=0.0)
+    for seconds, step, share in ((1.0, 1, 0.35), (11.0, 11, 0.45)):  # of 100 seconds, 34 are kept at the first step
+        now[0] = seconds
+        display.step(step, share)
+        display.show(step, {"validation": {"negative_elbo": 1.0}})
+    first, second = capsys.readouterr().out.splitlines()[1:]
+    assert "left" not in first
+    assert re.search("1 steps/s, at most 0m 5[45]s left", second)

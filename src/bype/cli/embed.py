@@ -17,7 +17,7 @@ class _Embed:
     out: Path
     """Write part-000000.npz and so on to this folder: ids, sources, means (embeddings), labels of 16,384 rows each"""
     data: MaybePath = None
-    """Embed other examples: a store, or what bype data prepare can read, such as a folder of photos"""
+    """Embed other examples: a folder of images, a .csv, .npy, .npz or .parquet file, or a store"""
     split: MaybeName = None
     """Choose the split; if left out, test, or else validation, or else train"""
     format: Literal["npz", "parquet"] = "npz"

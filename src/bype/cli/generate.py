@@ -37,7 +37,8 @@ class _Sample:
     heaviest: int = 0
     """Draw from this many components of largest weight; a line for each"""
     like: ExampleNames = ()
-    """Generate examples like these: image files, or row numbers of --split; a picture also shows these"""
+    """Generate examples like these: image files, or row numbers of --split; of a table, only row numbers. A picture
+    also shows these"""
     noise: Flag = False
     """Draw pixels from the likelihood, as in the paper's Algorithm 1; if left out, show its mean. Rows of a table
     are always drawn"""
@@ -165,7 +166,7 @@ class _Interpolate:
     """Interpolate between pairs of these: image files, or row numbers of --split; if left out, 16 rows, evenly
     spread. Each pair is a line"""
     steps: int = 10
-    """Show this many examples in a line, both ends included"""
+    """Show this many examples in a line, with the reconstructions of both ends"""
     data: MaybePath = None
     """Use this store instead of the one that the run was trained on"""
     split: MaybeName = None

@@ -26,7 +26,7 @@ class _Score:
     out: Path
     """Write a line for each example to this .csv, .npz or .parquet file"""
     data: MaybePath = None
-    """Score other examples: a store, or what bype data prepare can read, such as a folder of photos"""
+    """Score other examples: a folder of images, a .csv, .npy, .npz or .parquet file, or a store"""
     split: MaybeName = None
     """Choose the split; if left out, test, or else validation, or else train"""
     samples: int = 100

@@ -280,7 +280,10 @@ _UNUSUAL_CAPTION = (
     "The log ratio is log p(x) minus that of the linear model with as many latents. The likelihood alone ranks some "
     "outliers high, such as plain images."
 )
-_ALL_SCORES = (element("code", "bype score"), " writes all scores of all examples.")
+_ALL_SCORES = (
+    element("code", "bype score"),
+    " writes all scores of all examples. It takes more draws, so its numbers differ a little.",
+)
 
 
 def maps(runs: Sequence[RunContents]) -> Markup:

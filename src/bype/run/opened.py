@@ -37,7 +37,7 @@ class TrainedRun:
     >>> from pathlib import Path
     >>> TrainedRun.open(Path("nowhere"))
     Traceback (most recent call last):
-    bype.run.directory.RunError: nowhere is no run, it has no config.json; make one with: bype fit
+    bype.run.directory.RunError: nowhere does not exist; give a run, such as bype fit makes
     """
 
     folder: Path
@@ -147,7 +147,7 @@ def _way_out(damaged: CheckpointFolder) -> str:
     """Say what to do if a model cannot be read."""
     others = CheckpointFolder(damaged.folder.parent / "checkpoints", 2)
     if damaged.folder != others.folder and others.steps():
-        return f"restore it from a copy, or remove {damaged.folder} to use the newest checkpoint"
+        return f"restore it from a copy, or remove the folder {damaged.folder.name} to use the newest checkpoint"
     return "restore it from a copy"
 
 

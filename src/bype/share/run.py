@@ -16,7 +16,7 @@ class TrainedRun(HubMixin, opened.TrainedRun):
     --------
     >>> TrainedRun.open("nowhere")
     Traceback (most recent call last):
-    bype.run.directory.RunError: nowhere is no run, it has no config.json; make one with: bype fit
+    bype.run.directory.RunError: nowhere does not exist; give a run, such as bype fit makes
     """
 
     def _write_model(self, folder: Path) -> None:

@@ -70,6 +70,7 @@ class PlainDisplay(Display):
         self._out, self._err = sys.stdout, sys.stderr
         self._steps_per_epoch, self._first_step, self._start = 1, 0, 0.0
         self._first_share = self._share = 0.0
+        self._has_stepped = False
 
     def begin(self, steps_per_epoch: int, step: int, share: float) -> None:
         self._steps_per_epoch, self._first_step = steps_per_epoch, step
@@ -81,6 +82,11 @@ class PlainDisplay(Display):
 
     def step(self, step: int, share: float) -> None:
         self._share = share
+        if not self._has_stepped:
+            # Speed is measured from here on: the first step takes long, and of a time, a part is then kept for
+            # validation, so that the share jumps.
+            self._has_stepped = True
+            self._first_step, self._first_share, self._start = step, share, time.perf_counter()
 
     def show(self, step: int, line: dict[str, Any]) -> None:
         seconds = time.perf_counter() - self._start
@@ -126,7 +132,7 @@ class LiveDisplay(PlainDisplay):
         now = time.perf_counter()
         if self._task is not None and now - self._shown > 0.2:
             self._shown = now
-            rate = (step - self._first_step) / (now - self._start)
+            rate = (step - self._first_step) / max(1e-9, now - self._start)
             self._progress.update(self._task, completed=share, epoch=step / self._steps_per_epoch, rate=rate)
 
     def show(self, step: int, line: dict[str, Any]) -> None:
