@@ -52,7 +52,7 @@ def test_a_timeout_is_a_number_of_seconds(monkeypatch, text):
 
 
 def test_a_meeting_point_that_does_not_answer_gives_one_line(monkeypatch):
-    monkeypatch.setattr(distributed, "_START_SECONDS", 1)
+    monkeypatch.setattr(distributed, "_joining_seconds", lambda: 1)
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(GroupError, match="process 1 of 2 cannot join the others"), open_group():

@@ -239,6 +239,11 @@ def _agree_on_round(store: Store, rank: int, size: int) -> str:
     return own
 
 
+def _joining_seconds() -> float:
+    # Process 0 may wait for a lock whose holder has died, which takes twice the timeout, and the others for process 0.
+    return max(_START_SECONDS, 2 * timeout_seconds() + 60)
+
+
 @contextmanager
 def open_group(seconds: float | None = None, device: torch.device | None = None) -> Iterator[Group]:
     """Join the processes that ``torchrun`` started; without it, work alone.
@@ -255,9 +260,7 @@ def open_group(seconds: float | None = None, device: torch.device | None = None)
     if size == 1:
         yield group
         return
-    # Process 0 may wait for a lock whose holder has died, which takes twice the timeout, and the others for process 0.
-    waits = seconds or timeout_seconds(), max(_START_SECONDS, 2 * timeout_seconds() + 60)
-    timeout, patience = (datetime.timedelta(seconds=s) for s in waits)
+    timeout, patience = (datetime.timedelta(seconds=s) for s in (seconds or timeout_seconds(), _joining_seconds()))
     try:
         store, _, _ = next(rendezvous("env://", timeout=patience))
         fresh = PrefixStore(_agree_on_round(store, rank, size), store)
