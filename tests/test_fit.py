@@ -292,3 +292,30 @@ def test_two_fits_do_not_work_in_one_folder(tmp_path, capsys):
     assert not (tmp_path / "run" / "fit.lock").exists()
     (tmp_path / "run" / "status.json").write_text('{"state": "fini')  # a kill on a full disk
     assert fit(tmp_path / "table.npy", tmp_path / "run") == 0
+
+
+def test_a_fit_that_is_refused_leaves_no_folder(tmp_path, capsys):
+    (tmp_path / "table.csv").write_text("a,b\n1,x\n")
+    assert fit(tmp_path / "table.csv", tmp_path / "new" / "deep" / "run") == 1
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "taken").write_text("mine")
+    assert fit(tmp_path / "table.csv", tmp_path / "taken") == 1
+    assert "choose another --out" in capsys.readouterr().err
+
+
+def test_arrays_of_large_images_are_taken_as_they_are(tmp_path, capsys):
+    np.save(tmp_path / "large.npy", np.random.default_rng(0).integers(0, 256, (30, 70, 66), dtype=np.uint8))
+    assert fit(tmp_path / "large.npy", tmp_path / "run") == 0
+    assert "resized" not in capsys.readouterr().out
+    assert TrainedRun.open(tmp_path / "run").data.shape == (1, 70, 66)
+
+
+def test_names_of_strangers_give_no_commands_to_the_terminal(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    rows = [f"{a},{b},\x1b[2J{kind}" for (a, b), kind in zip(random.normal(size=(60, 2)), "uv" * 30, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["\x1b[2Jmass,length,kind", *rows]))
+    assert fit(tmp_path / "t.csv", tmp_path / "run", "--label", "kind") == 0
+    assert main(["score", str(tmp_path / "run"), "--out", str(tmp_path / "scores.csv")]) == 0
+    printed = capsys.readouterr()
+    assert ", by " in printed.out
+    assert "\x1b[2J" not in printed.out + printed.err

@@ -64,3 +64,11 @@ def test_a_folder_that_another_process_made_meanwhile_is_kept(tmp_path):
     with new_folder(tmp_path / "empty") as partial:
         (partial / "weights").write_text("ours")
     assert (tmp_path / "empty" / "weights").read_text() == "ours"
+
+
+def test_a_link_is_refused_before_the_work_is_done(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileError, match="is a link; name the folder"), new_folder(tmp_path / "link"):
+        pytest.fail("the work has begun")
+    assert not list((tmp_path / "elsewhere").iterdir())

@@ -551,6 +551,18 @@ def test_text_is_refused_by_scikit_learn():
         bype.ByPEVAE(**TINY).fit(np.array([["a", "b"]] * 9, dtype=object))
 
 
+def test_a_text_column_is_named_even_if_two_columns_have_its_name():
+    frame = pd.DataFrame(np.arange(60.0).reshape(20, 3).astype(object), columns=["a", "b", "b"])
+    frame.iloc[3, 2] = "x"
+    with pytest.raises(ValueError, match="could not convert column 'b'"):
+        bype.ByPEVAE(**TINY).fit(frame)
+
+
+def test_images_outside_the_unit_interval_are_told_their_range():
+    with pytest.raises(ValueError, match="not from -1 to 1; bring them there"):
+        bype.ByPEVAE(**TINY).fit(np.linspace(-1, 1, 20 * 64).reshape(20, 8, 8))
+
+
 # ------------------------------------------------------------------------------------------- samples, points
 
 

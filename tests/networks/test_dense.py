@@ -9,7 +9,7 @@ from bype.data.augment import Augmentation
 from bype.data.scaling import Scaling
 from bype.evaluation.generation import embed
 from bype.likelihoods import ConditionalGaussian, LearnedGaussian
-from bype.models import dense_vae, mlp_vae
+from bype.models import dense_vae, linear_start, mlp_vae
 from bype.models.linear_start import fit_linear, linear_batches, start_as_linear
 from bype.networks.dense import SharedDropout, draw_dropout
 from bype.objective import ELBO, importance_weighted_bound
@@ -142,3 +142,12 @@ def test_points_do_not_find_themselves_among_the_examples_that_choose_their_vari
     latents = model.encode(new).sample(generator=generator)
     normal = torch.distributions.Normal(0.0, 1.0).log_prob(latents).sum(1).mean()
     assert model.prior_distribution().log_prob(latents).mean() > normal - 1  # it was 2 nats worse
+
+
+def test_every_point_among_the_examples_is_found():
+    """Fast distances between equal rows of hundreds of pixels are not nearly zero."""
+    x = torch.rand(200, 784, generator=torch.Generator().manual_seed(0))
+    coreset = Pseudocoreset(x[::2], 200)
+    model = dense_vae((784,), PseudocoresetPrior(coreset), LearnedGaussian(784, None, 1e-4), latent_dim=8)
+    found = linear_start._without_points(model, TensorSource(x), torch.arange(200))
+    assert found.tolist() == list(range(1, 200, 2))

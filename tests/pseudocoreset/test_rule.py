@@ -161,3 +161,12 @@ def test_an_update_that_raises_leaves_everything_as_it_was(name, is_empty):
         rule.update(model, given)
     assert changed(before, model) == set()
     assert all(torch.equal(value, own[key]) for key, value in rule.state_dict().items())
+
+
+def test_an_update_whose_last_measurement_is_interrupted_is_taken_back():
+    model = make_model()
+    rule = RULES["ascent"](model.prior.pseudocoreset)
+    before = state_of(model)
+    with pytest.raises(StopIteration):
+        rule.update(model, batches(), validation_kl=Measured(model, 1.0))  # the second measurement fails
+    assert changed(before, model) == set()

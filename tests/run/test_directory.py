@@ -1,5 +1,8 @@
 """The files of a run directory."""
 
+import os
+import time
+
 import pytest
 
 from bype.data.files import FileError
@@ -34,3 +37,7 @@ def test_training_removes_the_partial_files_of_training_alone(tmp_path):
     (tmp_path / ".evaluation.json.1.partial").write_text("")
     with RunDirectory(tmp_path):
         assert {path.name for path in tmp_path.glob(".*.partial")} == {".evaluation.json.1.partial"}
+    yesterday = time.time() - 86_400
+    os.utime(tmp_path / ".evaluation.json.1.partial", (yesterday, yesterday))
+    with RunDirectory(tmp_path):
+        assert not list(tmp_path.glob(".*.partial"))

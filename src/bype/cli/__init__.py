@@ -51,6 +51,7 @@ _WAYS_OUT = {
     errno.EPERM: "; change who may read and write it, or choose another place",
     errno.EROFS: "; choose another --out",
     errno.ENOTDIR: "; a file is in the way: choose another --out",
+    errno.EEXIST: "; a file is in the way: choose another --out",
     errno.ENOSPC: "; make room, and run the same command again",
 }
 

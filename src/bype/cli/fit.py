@@ -149,7 +149,7 @@ def _alone_in(out: Path) -> Iterator[None]:
     from bype.data.files import WRITE_FLAGS
     from bype.system import lock, open_file
 
-    is_new, path = not out.exists(), out / _LOCK
+    path, new_folders = out / _LOCK, [folder for folder in (out, *out.parents) if not folder.exists()]
     out.mkdir(parents=True, exist_ok=True)
     descriptor = open_file(path, WRITE_FLAGS)
     try:
@@ -163,9 +163,9 @@ def _alone_in(out: Path) -> Iterator[None]:
                 path.unlink()
     finally:
         os.close(descriptor)
-        if is_new:
-            with suppress(OSError):  # unless something was written
-                out.rmdir()
+        with suppress(OSError):  # unless something was written
+            for folder in new_folders:
+                folder.rmdir()
 
 
 def _is_finished(out: Path) -> bool:
@@ -180,14 +180,17 @@ def _is_finished(out: Path) -> bool:
 
 def _say_what_to_try(run: "TrainedRun") -> None:
     """Print commands that the run can be used with."""
+    from bype.data.files import harmless
+
     print("\nthen try:")
     plate = "more.png" if len(run.data.shape) == 3 else "more.csv"
     folder = shlex.quote(str(run.folder))
     print(f"  bype sample {folder} --like 0 --count 9 --out {plate}")
     points = run.model.prior.own_points()
     if points is not None and points.labels is not None:
-        name = shlex.quote(run.data.classes[int(points.labels[0])])
-        print(f"  bype sample {folder} --label {name} --out class{Path(plate).suffix}")
+        name = run.data.classes[int(points.labels[0])]
+        if harmless(name) == name:  # else nobody could paste it
+            print(f"  bype sample {folder} --label {shlex.quote(name)} --out class{Path(plate).suffix}")
     print(f"  bype coreset {folder} --out coreset")
     print(f"  bype embed {folder} --out embedding")
     print(f"  bype score {folder} --out scores.csv")

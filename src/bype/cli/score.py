@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bype.cli.examples import split_of
 from bype.cli.options import Force, MaybeName, MaybePath, RunFolder, UsageError, parse, require_free
-from bype.cli.output import result
+from bype.cli.output import result, say
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,7 +99,7 @@ def score(words: list[str]) -> int:
             line += f", percentile {found.percentile[place]:.1f}, log ratio {found.log_ratio[place]:+.2f}"
         if found.columns is not None:
             line += ", by " + ", ".join(names[k] for k in found.columns[place])
-        print(line)
+        say(line)
     return 0
 
 

@@ -127,6 +127,8 @@ def new_folder(folder: Path, replace: Collection[str] | None = None) -> Iterator
         anything else in it, it is refused.
     """
     folder = folder.absolute()
+    if replace is None and folder.is_symlink():
+        raise FileError(f"{folder} is a link; name the folder that it leads to, or choose another path")
     if replace is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileError(f"{folder} exists and is not empty; choose another path")
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from bype.data.digits import Digits
 from bype.data.files import printable
 from bype.data.manifest import DTYPES, Manifest, check_examples
 from bype.data.order import KeyedPermutation, Rows, derive_key
-from bype.data.sources import DifferentSizesError, Pool, Source, SourceError, SourceOptions, open_source
+from bype.data.sources import DifferentSizesError, Pool, Source, SourceError, SourceOptions, open_source, resizes
 from bype.data.writer import StoreWriter
 
 _LARGEST_SIDE = 64
@@ -107,13 +107,18 @@ def prepare(
 
 
 def with_workable_size(source: Path | str, options: SourceOptions) -> SourceOptions:
-    """Return the options with a size, if images are too large for a quick training, or differ in size."""
+    """Return the options with a size, if images are too large for a quick training, or differ in size.
+
+    Arrays have the size that their maker chose.
+    """
+    if options.size is not None or not resizes(source):
+        return options
     try:
         shape = open_source(source, options).shape
         is_workable = len(shape) != 3 or max(shape[1:]) <= _LARGEST_SIDE
     except DifferentSizesError:
         is_workable = False
-    return options if is_workable or options.size is not None else replace(options, size=_LARGEST_SIDE)
+    return options if is_workable else replace(options, size=_LARGEST_SIDE)
 
 
 def train_positions(source: Source, seed: int, test: float | None = None) -> Rows:

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor
 
 from bype.data.examples import as_model_input
-from bype.data.files import FileError
+from bype.data.files import FileError, harmless
 from bype.data.manifest import Manifest
 from bype.data.prepare import with_workable_size
 from bype.data.sources import Source, SourceError, SourceOptions, open_source
@@ -107,7 +107,7 @@ def warn_of_skipped(skipped: Sequence[str]) -> None:
     """Warn that files could not be read."""
     if skipped:
         files = "1 file was" if len(skipped) == 1 else f"{len(skipped)} files were"
-        warnings.warn(f"{files} skipped; the first: {skipped[0]}", UserWarning, stacklevel=2)
+        warnings.warn(f"{files} skipped; the first: {harmless(skipped[0])}", UserWarning, stacklevel=2)
 
 
 def _require_kind(estimator: BaseEstimator, X: Any, found: Manifest | Source, layout: Layout) -> None:
@@ -184,9 +184,9 @@ def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[A
 def _refuse_text_columns(X: Any) -> None:
     """Name a column of a data frame that holds no numbers; scikit-learn would only show a cell of it."""
     dtypes: Any = getattr(X, "dtypes", {})
-    for name, dtype in dtypes.items() if hasattr(dtypes, "items") else ():
+    for place, (name, dtype) in enumerate(dtypes.items() if hasattr(dtypes, "items") else ()):
         kind = getattr(dtype, "kind", "O")
-        if kind in "OUSMm" and not _holds_numbers(X[name]):
+        if kind in "OUSMm" and not _holds_numbers(X.iloc[:, place]):  # two columns may have one name
             raise ValueError(
                 f"could not convert column {name!r} ({dtype}) to numbers; encode it before, for instance with "
                 f"scikit-learn's OneHotEncoder in a pipeline, and turn dates into numbers"

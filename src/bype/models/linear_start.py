@@ -114,6 +114,8 @@ def _without_points(model: LatentModel, source: ExampleSource, rows: Tensor) -> 
     points = model.prior.own_points()
     if points is None:
         return rows
-    examples = source.take(rows).to(points.points).flatten(1)
-    is_point = (torch.cdist(examples, points.points.flatten(1)) < 1e-4 * examples.std()).any(1).to(rows.device)
+    examples, own = source.take(rows).to(points.points).flatten(1), points.points.flatten(1)
+    # The fast distances tell which point is the nearest, but not whether it is the same: they lose too many digits.
+    nearest = own[torch.cdist(examples, own).argmin(1)]
+    is_point = ((examples - nearest).norm(dim=1) < 1e-4 * examples.std()).to(rows.device)
     return rows if is_point.all() else rows[~is_point]

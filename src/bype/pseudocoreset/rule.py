@@ -1,7 +1,8 @@
 """The contract of all rules that move a pseudocoreset while a network is trained (Algorithm 2)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -133,27 +134,35 @@ class PeriodicRule(Rule, ABC):
         validation_kl: Callable[[], float] | None = None,
         generator: Randomness = None,
     ) -> dict[str, float]:
-        before, own_before = (
-            {name: value.clone() for name, value in module.state_dict().items()} for module in (model.prior, self)
-        )
-        kl_before = None if validation_kl is None else validation_kl()
-        objectives: list[float] = []
-        try:
+        with unchanged_if_it_fails(model.prior, self) as (before, _):
+            kl_before = None if validation_kl is None else validation_kl()
+            objectives: list[float] = []
             self.start_update()
             for item in batches:
                 batch = item if isinstance(item, UpdateBatch) else UpdateBatch(item, generator)
                 objectives.append(self.update_step(model, batch.x, generator=batch.generator, group=batch.group))
             if not objectives:
                 raise ValueError("an update needs at least one batch of training examples")
-        except BaseException:  # also if the user interrupts it
-            model.prior.load_state_dict(before)
-            self.load_state_dict(own_before)
-            raise
-        found = {"steps": len(objectives), "objective_first": objectives[0], "objective_last": objectives[-1]}
-        if validation_kl is not None and kl_before is not None:
-            kl_after = validation_kl()
-            found |= {"kl_before": kl_before, "kl_after": kl_after}
-            if not self.accepts(kl_before, kl_after):
-                model.prior.load_state_dict(before)
-                found["taken_back"] = 1
-        return found
+            found = {"steps": len(objectives), "objective_first": objectives[0], "objective_last": objectives[-1]}
+            if validation_kl is not None and kl_before is not None:
+                kl_after = validation_kl()
+                found |= {"kl_before": kl_before, "kl_after": kl_after}
+                if not self.accepts(kl_before, kl_after):
+                    model.prior.load_state_dict(before)
+                    found["taken_back"] = 1
+            return found
+
+
+@contextmanager
+def unchanged_if_it_fails(*modules: nn.Module) -> Iterator[list[dict[str, Tensor]]]:
+    """Bring modules back to their state before the block if it raises, also if the user interrupts it.
+
+    Gives the state of each module before the block.
+    """
+    before = [{name: value.clone() for name, value in module.state_dict().items()} for module in modules]
+    try:
+        yield before
+    except BaseException:
+        for module, state in zip(modules, before, strict=True):
+            module.load_state_dict(state)
+        raise

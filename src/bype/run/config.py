@@ -58,7 +58,11 @@ class TrainingConfig:
     patience: str = setting(
         "50 epochs", "Stop when validation has not improved for this long after the warm-up; never if '0 epochs'"
     )
-    checkpoint_every: str = setting("1 epoch", "Save a checkpoint this often; a killed run loses at most this much")
+    checkpoint_every: str = setting(
+        "1 epoch",
+        "Save a checkpoint this often; a killed run loses at most this much, or more for an interval in percent: "
+        "it grows where saving takes over a twentieth of the time",
+    )
     seed: int = setting(0, "Set the seed of all random numbers")
 
     rule: RuleSettings | None = setting(None, "")

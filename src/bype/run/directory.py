@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -46,6 +47,8 @@ _WRITTEN = (
 """What a run directory holds, apart from the lock."""
 _WRITTEN_BY_OTHERS = (".audit.json.", ".evaluation.json.", ".report.html.")
 """The beginnings of partial files that commands without the lock write into it, maybe just now."""
+_OLD_SECONDS = 3600.0
+"""Nobody writes a partial file any more that was not changed for so long."""
 _SHOWN = 4
 """How many differences between two configs a message names."""
 
@@ -87,9 +90,12 @@ class RunDirectory:
         except OSError as error:
             raise RunError(f"cannot write to {self.folder}: {error.strerror}") from error
         for left in self.folder.glob(".*.partial"):  # of a process that was killed while it wrote
-            is_ours = not left.name.startswith(_WRITTEN_BY_OTHERS)
-            if is_ours and not left.is_dir():  # a folder is a store that is being prepared
-                left.unlink(missing_ok=True)
+            if left.is_dir():  # a store that is being prepared
+                continue
+            with suppress(FileNotFoundError):  # it was finished meanwhile
+                is_ours = not left.name.startswith(_WRITTEN_BY_OTHERS)
+                if is_ours or time.time() - left.stat().st_mtime > _OLD_SECONDS:
+                    left.unlink()
         return self
 
     def __exit__(

@@ -179,7 +179,8 @@ class Trainer:
         self._source = self._with_heartbeat(split)
         self._order = TrainingOrder(split, config.seed, config.batch_size, config.window_blocks)
         scaling = scaling_for(config, split.shape)
-        resumes = self._group.broadcast(b"1" if reporter.has_checkpoint() else b"0") == b"1"
+        has_checkpoint = b"1" if reporter.has_checkpoint() else b"0"
+        resumes = self._group.broadcast(has_checkpoint, is_patient=True) == b"1"  # process 0 may wait for the lock
         if scaling is not None and not resumes:  # else it is in the checkpoint, and the rows may be hundreds of GB
             scaling.fit(linear_batches(self._source, config.seed, most=len(split)))
         if scaling is not None:

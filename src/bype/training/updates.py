@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-import torch
-
 from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.order import derive_key
 from bype.distributed import Group
 from bype.models.base import LatentModel
-from bype.pseudocoreset.rule import Rule, UpdateBatch
+from bype.pseudocoreset.rule import Rule, UpdateBatch, unchanged_if_it_fails
 from bype.randomness import BatchSlice, generator_for
 from bype.run.config import TrainingConfig
 from bype.run.directory import RunError
@@ -62,12 +60,10 @@ class Updates:
 
         An update may be a pass over all data. A request to stop during it brings back the state before the update.
         """
-        before = [_copy_of(module) for module in (self._model.prior, self._rule)]
         try:
-            found = self._rule.update(self._model, self._batches(step), validation_kl=self._validation_kl)
+            with unchanged_if_it_fails(self._model.prior, self._rule):
+                found = self._rule.update(self._model, self._batches(step), validation_kl=self._validation_kl)
         except _StoppedError:
-            for module, state in zip((self._model.prior, self._rule), before, strict=True):
-                module.load_state_dict(state)
             return None
         except ValueError as error:
             raise RunError(f"the update of the pseudocoreset at step {step} failed: {error}") from error
@@ -87,7 +83,3 @@ class Updates:
             noise = BatchSlice(generator_for(self._seed, "update", step, j), part, len(rows))
             x = self._model.to_model_units(self._source.read(rows[part]))
             yield UpdateBatch(x, noise, self._group)
-
-
-def _copy_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in module.state_dict().items()}

@@ -13,7 +13,7 @@ from bype.data.sources.parquet import is_parquet_folder, open_parquet
 from bype.data.sources.table import open_table
 from bype.wording import did_you_mean
 
-__all__ = ["Chunk", "DifferentSizesError", "Pool", "Source", "SourceError", "SourceOptions", "open_source"]
+__all__ = ["Chunk", "DifferentSizesError", "Pool", "Source", "SourceError", "SourceOptions", "open_source", "resizes"]
 
 _BY_SUFFIX: dict[str, Callable[[Path, SourceOptions], Source]] = {
     ".npy": open_arrays,
@@ -26,6 +26,8 @@ _BY_SUFFIX: dict[str, Callable[[Path, SourceOptions], Source]] = {
     ".pq": open_parquet,
     **dict.fromkeys(IMAGE_SUFFIXES, open_images),
 }
+_RESIZING = open_images, open_parquet
+"""What takes --size."""
 
 
 def open_source(source: Path | str, options: SourceOptions) -> Source:
@@ -35,16 +37,30 @@ def open_source(source: Path | str, options: SourceOptions) -> Source:
     if str(source).startswith(PREFIX):
         return open_hub(str(source), options)
     path = Path(source)
+    opener = _opener(path)
+    if path.is_dir() and opener is not open_parquet:
+        _refuse(options.label, "--label", "tables; folders in a folder of images are its classes")
+    if opener is open_arrays:
+        _refuse(options.label, "--label", "tables; labels of arrays are in an array called y or labels")
+    if opener not in _RESIZING:
+        _refuse(options.size, "--size", "folders of images and columns of images; resize arrays yourself")
+    return opener(path, options)
+
+
+def resizes(source: Path | str) -> bool:
+    """Tell whether images of this source can be brought to a size: those of arrays are taken as they are."""
+    return str(source).startswith(PREFIX) or _opener(Path(source)) in _RESIZING
+
+
+def _opener(path: Path) -> Callable[[Path, SourceOptions], Source]:
     if path.is_dir():
         if is_parquet_folder(path):
             if holds_images(path):
                 raise SourceError(f"{path} holds images and parquet files; move one kind to a folder of its own")
-            return open_parquet(path, options)
-        _refuse(options.label, "--label", "tables; folders in a folder of images are its classes")
-        if is_idx_folder(path) or is_cifar_folder(path):
-            _refuse(options.size, "--size", "folders of images and columns of images")
-            return open_idx(path) if is_idx_folder(path) else open_cifar(path)
-        return open_images(path, options)
+            return open_parquet
+        if is_idx_folder(path):
+            return _open_idx
+        return _open_cifar if is_cifar_folder(path) else open_images
     if not path.exists():
         beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         raise SourceError(
@@ -56,12 +72,15 @@ def open_source(source: Path | str, options: SourceOptions) -> Source:
             f"{path} is of an unknown kind; give a folder of images, a folder with the files of MNIST or "
             f"CIFAR-10, a file ending in .npy, .npz, .csv, .tsv or .parquet, or hf:OWNER/NAME@REVISION"
         )
-    opener = _BY_SUFFIX[ending]
-    if opener not in (open_parquet, open_images):
-        _refuse(options.size, "--size", "folders of images and columns of images; resize arrays yourself")
-    if opener is open_arrays:
-        _refuse(options.label, "--label", "tables; labels of arrays are in an array called y or labels")
-    return opener(path, options)
+    return _BY_SUFFIX[ending]
+
+
+def _open_idx(path: Path, options: SourceOptions) -> Source:
+    return open_idx(path)
+
+
+def _open_cifar(path: Path, options: SourceOptions) -> Source:
+    return open_cifar(path)
 
 
 def _refuse(value: object, flag: str, what_for: str) -> None:

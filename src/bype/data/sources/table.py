@@ -113,7 +113,8 @@ class _Table:
         if names is not None and names.are_likely(self.num_rows):
             raise SourceError(
                 f"{path}: the first line, {', '.join(first[:3])}, ..., seems to hold the names of the columns, but "
-                f"they are numbers; put a letter before each name, or remove the line if it is no example"
+                f"they are numbers; put a letter before each name; if the line is an example, "
+                f"write a line of names above it"
             )
         are_numbers = all(name.isdecimal() for name in classes)
         self.classes = sorted(classes, key=lambda name: (int(name), name)) if are_numbers else sorted(classes)
