@@ -140,7 +140,8 @@ def main() -> None:
     parser.add_argument("--cases", default="", help="only cases whose name holds this")
     arguments = parser.parse_args()
     print(machine().replace(f"{torch.get_num_threads()} threads", "1 thread a process"))
-    print("\n| training | examples/s, one process | two | ratio, median (smallest to largest) | waiting of two |")
+    columns = "training", "examples/s, one process", "two", "ratio, median (smallest to largest)", "time that two wait"
+    print("\n|", " | ".join(columns), "|")
     print("| --- | --- | --- | --- | --- |")
     for name, fields in CASES.items():
         if arguments.cases not in name:

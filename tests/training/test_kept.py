@@ -266,6 +266,16 @@ def test_files_that_nothing_depends_on_do_not_stop_training(store, tmp_path, mon
     assert len(lines(tmp_path / "run")) == 3
 
 
+def test_a_warm_up_that_is_longer_than_the_training_is_told(store, tmp_path):
+    display = Warnings()
+    train(dataclasses.replace(config(), warm_up="100 epochs"), store, tmp_path / "long", display)
+    (message,) = display.messages
+    assert "of their weight: the warm-up of 100 epochs is longer than the training of" in message
+    display = Warnings()
+    train(config(), store, tmp_path / "short", display)
+    assert display.messages == []
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 def test_a_full_disk_has_room_for_another_status(tmp_path, monkeypatch, number):
     def fail(path, content, before_replace):

@@ -54,6 +54,16 @@ def test_the_weight_of_the_kl_terms_rises_to_one(warm_up, expected):
     assert [plan.beta(step) for step in range(10)] == expected
 
 
+def test_the_last_weight_of_the_kl_terms_is_known_unless_the_clock_decides():
+    def last(**settings):
+        return Schedule(TrainingConfig(**settings), 3, [], lambda paces: None, Group(), Clock()).last_beta
+
+    assert last(length="40 epochs", warm_up="100 epochs") == 0.4
+    assert last(length="100 epochs", warm_up="100 epochs") == 1
+    assert last(length="30 steps", warm_up="100 epochs") == 0.1
+    assert last(length="30 seconds", warm_up="100 epochs") is None
+
+
 @pytest.mark.parametrize(
     ("killed_at", "resumed_at", "most"),
     [(None, None, 61), (0.35, 0.35, 67), (0.55, 0.15, 86), (0.55, 0.0, 97)],

@@ -36,7 +36,7 @@ _EXAMPLES = {
     "bype data prepare": "bype data prepare photos --size 32 --out store",
     "bype data check": "bype data check store --sheet sheet.png",
     "bype recipes": "bype recipes",
-    "bype train [RECIPE]": "bype train mnist/vae/bype --data store --out run --length '20 epochs'",
+    "bype train [RECIPE]": "bype train mnist/vae/bype --data store --out run --length '20 epochs' --warm-up '9 epochs'",
     "bype fit": "bype fit photos --out run --minutes 5",
     "bype evaluate": "bype evaluate run --samples 500 --images 1000",
     "bype augment": "bype augment run --epochs 20 --seeds 1",

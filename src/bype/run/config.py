@@ -54,7 +54,9 @@ class TrainingConfig:
     batch_size: int = setting(100, "Set the number of examples in a step")
     learning_rate: float = setting(5e-4, "Set Adam's learning rate")
     length: str = setting("4000 epochs", "Train for at most this long, such as '500 steps' or '90 seconds'")
-    warm_up: str = setting("100 epochs", "Raise the weight of the KL terms to 1 over this length")
+    warm_up: str = setting(
+        "100 epochs", "Raise the weight of the KL terms to 1 over this length; keep it below --length"
+    )
     patience: str = setting(
         "50 epochs", "Stop when validation has not improved for this long after the warm-up; never if '0 epochs'"
     )

@@ -224,6 +224,7 @@ class Trainer:
         with self._stop.listening():
             self._schedule.resume(self.state.step)
             self._reporter.begin(self.state, steps_per_epoch, self._schedule.share, self._timings)
+            self._warn_of_a_long_warm_up()
             if not self._is_complete():
                 self._reporter.return_to_best(self.state.best_step)
             if self.state.step == 0 and self._config.network == "dense":
@@ -244,6 +245,15 @@ class Trainer:
         if is_finished:
             return Outcome("finished", self.state.step, self.state.best, self._stop.signal)
         return Outcome("stopped", self.state.step, self.state.best, self._stop.signal or signal.SIGTERM)
+
+    def _warn_of_a_long_warm_up(self) -> None:
+        """Warn if training ends before the KL terms have their full weight."""
+        weight, config = self._schedule.last_beta, self._config
+        if weight is not None and weight < 1:
+            self._reporter.warn(
+                f"the KL terms only reach {weight:.2g} of their weight: the warm-up of {config.warm_up} is longer than "
+                f"the training of {config.length}; take a shorter --warm-up"
+            )
 
     def take_step(self) -> bool:
         """Take a step; tell whether all processes shall stop after it."""

@@ -69,6 +69,9 @@ class Reporter:
     def set_status(self, state: str, **details: Any) -> None:
         """Write the state of the run."""
 
+    def warn(self, message: str) -> None:
+        """Warn of a problem that does not stop training."""
+
     def fail(self, step: int | None, error: str) -> None:
         """Say that the run has failed, and why."""
 
@@ -106,6 +109,9 @@ class RunReporter(Reporter):
 
     def newest_checkpoint(self, max_bytes: int) -> Checkpoint | None:
         return self._run.checkpoints.load_newest(self._display.warn, max_bytes)
+
+    def warn(self, message: str) -> None:
+        self._display.warn(message)
 
     def paces(self) -> list[Pace]:
         return read_paces(self._run.folder)

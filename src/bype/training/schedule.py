@@ -127,6 +127,11 @@ class Schedule:
         progress = step + 1 if warm_up.unit == "steps" else step // self._steps_per_epoch + 1
         return kl_weight(progress, warm_up.count)
 
+    @property
+    def last_beta(self) -> float | None:
+        """The weight of the KL terms in the last step; ``None`` if the clock decides which step that is."""
+        return self.beta(self._length.in_steps(self._steps_per_epoch) - 1) if self._length.is_fixed else None
+
     def _fixed_share(self, step: int) -> float:
         return min(1.0, step / self._length.in_steps(self._steps_per_epoch))
 
