@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bype.data.files import FileError, write_atomic
 from bype.paper.cells import FULL, PROTOCOLS, REDUCED, Protocol
+from bype.paper.claim import claim
 from bype.paper.figures import figure
 from bype.paper.hours import ASSUMED_EPOCHS, Costs, hours, hours_by_prior, is_measured
 from bype.paper.items import ITEMS, Item, is_chosen
@@ -61,6 +62,9 @@ def sections(records: Records, costs: Costs | None, pictures: dict[str, str]) ->
         yield from ("", f"## {_title(item)}", "", f"{item.title}. {item.note}".strip(), "")
         if item.is_table:
             yield from table(item, records)
+            if item.name == "table1":
+                yield ""
+                yield from claim(records)
             continue
         for protocol in PROTOCOLS:
             if address := pictures.get(protocol.mark(item.name)):
