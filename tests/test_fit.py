@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shlex
 
 import numpy as np
@@ -301,6 +302,17 @@ def test_a_fit_that_is_refused_leaves_no_folder(tmp_path, capsys):
     (tmp_path / "taken").write_text("mine")
     assert fit(tmp_path / "table.csv", tmp_path / "taken") == 1
     assert "choose another --out" in capsys.readouterr().err
+
+
+def test_a_path_that_is_no_utf8_is_shown_and_resumed(tmp_path, capsys):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    np.save(folder / "table.npy", np.random.default_rng(0).normal(size=(60, 3)))
+    assert fit(folder / "table.npy", tmp_path / "run") == 0
+    assert fit(folder / "table.npy", tmp_path / "run") == 0  # the request is read again
+    capsys.readouterr()
+    assert fit(folder / "table.npy", folder / "run") == 1
+    assert "rename the folder" in capsys.readouterr().err
 
 
 def test_arrays_of_large_images_are_taken_as_they_are(tmp_path, capsys):

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -221,3 +222,34 @@ def test_an_array_that_cannot_be_read_is_refused_with_its_own_reason(tmp_path, a
     np.save(tmp_path / "x.npy", array, allow_pickle=True)
     with pytest.raises(SourceError, match=reason):
         prepare(tmp_path / "x.npy", tmp_path / "store")
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_a_picture_whose_metadata_end_too_soon_is_read(tmp_path, kind):
+    (tmp_path / "photos").mkdir()
+    for number in range(12):
+        exif = {"exif": b"Exif\0\0II*\0"} if number == 3 else {}
+        Image.new("RGB", (8, 8), (20 * number, 0, 0)).save(
+            tmp_path / "photos" / f"{number}.{kind.lower()}", kind, **exif
+        )
+    prepared = prepare(tmp_path / "photos", tmp_path / "store")
+    assert prepared.skipped == ()
+    assert sum(split.num_rows for split in prepared.manifest.splits.values()) == 12
+
+
+def test_a_damaged_label_of_cifar_is_named(tmp_path):
+    (tmp_path / "cifar").mkdir()
+    for name in (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"):
+        (tmp_path / "cifar" / name).write_bytes(bytes(20 * 3073))
+    damaged = bytearray(20 * 3073)
+    damaged[7 * 3073] = 29
+    (tmp_path / "cifar" / "data_batch_2.bin").write_bytes(damaged)
+    with pytest.raises(SourceError, match=r"data_batch_2.bin: row 7 has a label above 9; download"):
+        prepare(tmp_path / "cifar", tmp_path / "store")
+
+
+def test_the_working_folder_is_no_place_for_a_store(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.arange(60.0).reshape(30, 2))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match="exists"):
+        prepare("x.npy", Path())

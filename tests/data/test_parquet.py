@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from bype.data.prepare import prepare
-from bype.data.sources import SourceError, SourceOptions
+from bype.data.sources import SourceError, SourceOptions, open_source
 from bype.data.store import Store
 
 RNG = np.random.default_rng(0)
@@ -93,7 +93,6 @@ def test_pictures_in_files_named_after_splits(tmp_path):
     [
         ({"a": [1.0, None]}, "column 'a', row 1: not a finite number"),
         ({"a": [1.0, 2.0], "label": [0, None]}, "no label in row 1; fill it in"),
-        ({"a": [1.0, 2.0], "label": [0, -1]}, "at least 0"),
         ({"a": ["x", "y"]}, "neither numbers nor images"),
         ({"a": [[1.0], [1.0, 2.0]]}, "differ in length"),
         ({"label": [0, 1]}, "neither images nor features"),
@@ -154,12 +153,21 @@ def test_a_data_set_on_the_hub_is_downloaded_at_its_revision(tmp_path, monkeypat
         with pytest.raises(SourceError, match="names no data set and revision"):
             prepare(name, tmp_path / "other")
 
+    class Timeout(Exception):  # noqa: N818  as the network library below calls its own
+        pass
+
+    class HfHubHTTPError(Timeout):
+        pass
+
     def refuse(name, **options):
-        raise OSError("Repository Not Found\nand much more")
+        kind = OSError if name == "a/b" else Timeout
+        raise kind("Repository Not Found\nand much more")
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=refuse))
-    with pytest.raises(SourceError, match=r"cannot download hf:a/b@c: Repository Not Found$"):
-        prepare("hf:a/b@c", tmp_path / "other")
+    monkeypatch.setitem(sys.modules, "huggingface_hub.utils", SimpleNamespace(HfHubHTTPError=HfHubHTTPError))
+    for name in ("a/b", "a/slow"):
+        with pytest.raises(SourceError, match=rf"cannot download hf:{name}@c: Repository Not Found$"):
+            prepare(f"hf:{name}@c", tmp_path / "other")
 
 
 def test_a_missing_extra_says_how_to_install_it(tmp_path, monkeypatch):
@@ -169,3 +177,32 @@ def test_a_missing_extra_says_how_to_install_it(tmp_path, monkeypatch):
         prepare(tmp_path / "t.parquet", tmp_path / "store")
     with pytest.raises(SourceError, match="pip install huggingface-hub"):
         prepare("hf:a/b@c", tmp_path / "store")
+
+
+def test_labels_that_are_numbers_become_the_classes_that_occur(tmp_path):
+    years = [2018, 2020, -1, 2020] * 10
+    pq.write_table(pa.table({"a": np.arange(40.0), "label": years}), tmp_path / "t.parquet")
+    np.savez(tmp_path / "t.npz", x=np.arange(40.0)[:, None], y=np.array(years))
+    for name in ("t.parquet", "t.npz"):
+        store = tmp_path / f"store-{name}"
+        assert prepare(tmp_path / name, store).manifest.classes == ("-1", "2018", "2020")
+        for split in Store(store).manifest.splits:
+            opened = Store(store).split(split)
+            rows, labels = opened.read(np.arange(len(opened))), opened.labels(np.arange(len(opened)))
+            wanted = [("-1", "2018", "2020").index(str(years[int(row)])) for row in rows[:, 0]]
+            assert labels.tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [pa.array([None] * 4, pa.int64()), pa.array([1, None, 2, 3]), pa.array([0.5] * 4), pa.array([None] * 4, pa.null())],
+    ids=["empty", "with a gap", "no whole numbers", "of no type"],
+)
+def test_a_model_takes_new_rows_whose_labels_are_unknown(labels, tmp_path):
+    table = pa.table({"a": np.arange(4.0), "b": np.arange(4.0), "label": labels})
+    pq.write_table(table, tmp_path / "new.parquet")
+    source = open_source(tmp_path / "new.parquet", SourceOptions(columns=("b", "a")))
+    assert (source.names, source.has_labels, source.unused) == (("b", "a"), False, ("label",))
+    assert sum(len(chunk.rows) for pool in source.pools for _, chunk in pool.read()) == 4
+    with pytest.raises(SourceError):
+        open_source(tmp_path / "new.parquet", SourceOptions())

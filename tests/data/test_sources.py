@@ -279,7 +279,7 @@ def test_an_empty_label_is_no_class(tmp_path):
 
 def test_numbers_that_name_examples_are_no_labels(tmp_path):
     np.savez(tmp_path / "x.npz", x=np.zeros((4, 3), dtype=np.float32), y=np.array([7, 900_000, 3, 8]))
-    with pytest.raises(SourceError, match="whole numbers from 0 to 99,999"):
+    with pytest.raises(SourceError, match="whole numbers between -99,999 and 99,999"):
         prepare(tmp_path / "x.npz", tmp_path / "store")
 
 

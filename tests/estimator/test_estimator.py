@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from PIL import Image
@@ -558,6 +559,29 @@ def test_a_text_column_is_named_even_if_two_columns_have_its_name():
         bype.ByPEVAE(**TINY).fit(frame)
 
 
+def test_dates_are_refused_and_not_counted_in_microseconds():
+    days = np.arange("2020-01-01", "2020-01-21", dtype="datetime64[D]")
+    for X in (
+        np.stack([days, days], 1),
+        pd.DataFrame({"a": np.arange(20.0), "day": days.astype("datetime64[ns]")}),
+        pl.DataFrame({"a": np.arange(20.0), "day": days}),
+    ):
+        with pytest.raises(ValueError, match="turn dates"):
+            bype.ByPEVAE(**TINY).fit(X)
+    with pytest.raises(ValueError, match="could not convert column 'kind'"):
+        bype.ByPEVAE(**TINY).fit(pl.DataFrame({"a": np.arange(20.0), "kind": ["u", "v"] * 10}))
+
+
+def test_a_picture_beside_the_folders_of_classes_is_told(tmp_path):
+    for name in (*(f"{kind}/{k}.png" for kind in ("cat", "dog") for k in range(8)), "logo.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((4, 4), len(name), dtype=np.uint8)).save(tmp_path / name)
+    with pytest.warns(UserWarning, match=r"no class labels are taken: logo.png is in no class folder"):
+        vae = bype.ByPEVAE(**TINY).fit(tmp_path)
+    with pytest.raises(ValueError, match=r"because logo.png is in no class folder"):
+        vae.sample(2, y="cat")
+
+
 def test_images_outside_the_unit_interval_are_told_their_range():
     with pytest.raises(ValueError, match="not from -1 to 1; bring them there"):
         bype.ByPEVAE(**TINY).fit(np.linspace(-1, 1, 20 * 64).reshape(20, 8, 8))
@@ -615,7 +639,7 @@ def test_samples_of_a_class():
         assert (judge.predict(vae.sample(100, name, random_state=0)) == name).mean() > 0.95, name
     with pytest.raises(ValueError, match="there is no class 'four'; there are 'one', 'three', 'two'"):
         vae.sample(1, "four")
-    with pytest.raises(ValueError, match="give y to fit"):
+    with pytest.raises(ValueError, match="give labels to fit, as text or whole numbers in y"):
         bype.ByPEVAE(**TINY).fit(X).sample(1, "one")
 
 
@@ -706,9 +730,7 @@ def test_samples_of_a_class_of_whole_floats_and_of_a_target_that_has_no_classes(
     vae = bype.ByPEVAE(**TINY).fit(table(), np.arange(120) % 2 * 1.0)
     assert vae.config_.labelled
     assert vae.sample(2, 1.0).shape == vae.sample(2, 1).shape == (2, 4)
-    with pytest.raises(
-        ValueError, match="y was not taken as class labels, because it holds numbers that are not whole"
-    ):
+    with pytest.raises(ValueError, match="no class labels were taken, because it holds numbers that are not whole"):
         vae.fit(table(), np.linspace(0, 1, 120)).sample(1, 1)
 
 

@@ -52,10 +52,25 @@ def test_distances_against_brute_force(monkeypatch):
     assert (found.ratio[:20] < 1e-3).all()
 
 
-def test_an_example_that_occurs_twice_is_no_ones_copy():
+def test_an_example_that_occurs_several_times_counts_once():
+    generator = torch.Generator().manual_seed(0)
+    examples = torch.rand(40, 12, generator=generator)
+    queries = examples[:20] + 1e-3 * torch.rand(20, 12, generator=generator)
+    once = nearest(queries, TensorSource(examples))
+    for times in (2, 7):
+        found = nearest(queries, TensorSource(examples.repeat(times, 1)))
+        np.testing.assert_allclose(found.ratio, once.ratio, rtol=1e-12)
+    many = nearest(queries, TensorSource(examples.repeat(20, 1)))
+    assert (many.ratio == 1).all()  # the candidates are all twins
+
+
+def test_examples_at_one_distance_are_no_twins():
+    """The corners of a simplex: all are equally far from the origin."""
+    found = nearest(torch.zeros(1, 5), TensorSource(torch.eye(5)))
+    assert found.ratio.tolist() == [1.0]
     examples = torch.eye(3)[[0, 0, 1]]
     found = nearest(torch.eye(3)[[0, 1]], TensorSource(examples))
-    assert found.ratio.tolist() == [1.0, 0.0]
+    assert found.ratio.tolist() == [0.0, 0.0]
     alone = nearest(torch.eye(3)[:1], TensorSource(examples[2:]))
     assert alone.ratio.tolist() == [0.0]  # the second nearest is infinitely far
 

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 
-from bype.cli.options import Force, MaybePath, RunFolder, UsageError, parse, require_free
+from bype.cli.options import Force, MaybePath, RunFolder, UsageError, parse, require_free, require_writable
 from bype.cli.output import result
 
 _ABOUT = """Measure how close pseudo-points and samples are to training examples.
@@ -43,6 +43,7 @@ def audit(words: list[str]) -> int:
     from bype.run.opened import TrainedRun
 
     run = TrainedRun.open(options.run, options.data)
+    require_writable(options.run)
     is_image = is_image_shape(run.data.shape)
     if out is not None and out.suffix == ".png" and not is_image:
         raise UsageError("this run was trained on features, which have no picture; choose a name that ends in .html")

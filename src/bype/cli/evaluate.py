@@ -1,11 +1,10 @@
 """Measuring a trained run."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-from bype.cli.options import Flag, MaybeCount, MaybeName, MaybePath, RunFolder, UsageError, parse
+from bype.cli.options import Flag, MaybeCount, MaybeName, MaybePath, RunFolder, UsageError, parse, require_writable
 from bype.cli.output import result, say
 
 if TYPE_CHECKING:
@@ -53,8 +52,8 @@ def evaluate(words: list[str]) -> int:
     if options.samples < 0 or options.rows < 1 or (options.images is not None and options.images < 1):
         raise UsageError("--samples must not be negative, --images and --rows at least 1")
     run = TrainedRun.open(options.run, options.data, device_named(options.device))
-    if place_among_processes()[0] == 0 and not os.access(options.run, os.W_OK):
-        raise UsageError(f"cannot write to {options.run}, where the results go; copy the run to a folder of your own")
+    if place_among_processes()[0] == 0:
+        require_writable(options.run)
     density = None
     if options.samples:
         density = DensityOptions(options.samples, options.images, options.rows, options.precision, options.seed)

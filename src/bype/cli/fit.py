@@ -242,12 +242,13 @@ class _Request:
 
     @classmethod
     def of(cls, options: _Fit) -> "_Request":
+        from bype.data.files import printable
         from bype.data.sources.hub import PREFIX
 
         data = options.data if options.data.startswith(PREFIX) else str(Path(options.data).absolute())
         files = _digest(Path(data), options.out)
         given = {name: getattr(options, name) for name in ("size", "label", "seed", *_ABOUT_TRAINING)}
-        return cls(data=data, files=files, **given)
+        return cls(data=printable(data), files=files, **given)
 
 
 _ABOUT_DATA = ("data", "files", "size", "label")

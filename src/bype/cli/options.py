@@ -95,6 +95,12 @@ def require_store(data: Path | None) -> None:
         raise UsageError(f"{data} is no store; leave out --data, or make a store with: bype data prepare")
 
 
+def require_writable(run: Path) -> None:
+    """Refuse a run whose folder cannot take the results, before any work is done."""
+    if not os.access(run, os.W_OK):
+        raise UsageError(f"cannot write to {run}, where the results go; copy the run to a folder of your own")
+
+
 def require_free(path: Path, force: bool, flag: str = "--out") -> None:
     """Refuse a path that exists or cannot be written, before any work is done."""
     if path.exists() and not force:

@@ -39,6 +39,7 @@ _LOCK = "lock"
 
 def partial_of(folder: Path) -> Path:
     """Return where a store is written before it is complete."""
+    folder = folder.absolute()  # '.' has no name
     return folder.with_name(f".{folder.name}.partial")
 
 

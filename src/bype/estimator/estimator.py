@@ -280,12 +280,13 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
             raise ValueError("points that start as noise have no classes; fit with points_start='examples'")
         if not self.config_.labelled:
             why = self._fitted.why_no_labels
-            given = f": y was not taken as class labels, because {why}" if why else ""
+            given = f": no class labels were taken, because {why}" if why else ""
             if len(classes) == 1:
                 given = f": there is one class only, {classes[0]!r}"
             raise ValueError(
                 f"no class has points of its own{given}; "
-                f"give y to fit, as text or whole numbers, and two points or more for each class"
+                f"give labels to fit, as text or whole numbers in y, or as a folder for each class of images, and two "
+                f"points or more for each class"
             )
         if np.ndim(y) != 0:
             raise ValueError("y must be one label; call sample once for each class")

@@ -146,11 +146,15 @@ def _place_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
     else:
         source = open_source(X, with_workable_size(X, SourceOptions(label=y)))
         shape, dtype, names, classes = source.shape, source.dtype, source.names, source.classes
+        if source.why_no_labels:
+            warnings.warn(f"no class labels are taken: {harmless(source.why_no_labels)}", UserWarning, stacklevel=4)
+        if source.unused:
+            warnings.warn(f"not used: {harmless(', '.join(source.unused[:10]))}", UserWarning, stacklevel=4)
     layout, names = Layout.of_store(shape, dtype), own_names(names)
     estimator.n_features_in_ = layout.num_features
     if names:
         estimator.feature_names_in_ = np.array(names, dtype=object)
-    return Given(layout, store, source, None, classes, names)
+    return Given(layout, store, source, None, classes, names, "" if source is None else source.why_no_labels)
 
 
 def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[Any]:
@@ -182,15 +186,26 @@ def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[A
 
 
 def _refuse_text_columns(X: Any) -> None:
-    """Name a column of a data frame that holds no numbers; scikit-learn would only show a cell of it."""
-    dtypes: Any = getattr(X, "dtypes", {})
-    for place, (name, dtype) in enumerate(dtypes.items() if hasattr(dtypes, "items") else ()):
-        kind = getattr(dtype, "kind", "O")
-        if kind in "OUSMm" and not _holds_numbers(X.iloc[:, place]):  # two columns may have one name
+    """Name a column of a data frame that holds no numbers; scikit-learn would show a cell of it, or take a date."""
+    for name, dtype, column in _columns_of(X):
+        kind = getattr(dtype, "kind", None) or np.asarray(column).dtype.kind
+        if kind in "Mm" or (kind in "OUS" and not _holds_numbers(column)):
             raise ValueError(
                 f"could not convert column {name!r} ({dtype}) to numbers; encode it before, for instance with "
                 f"scikit-learn's OneHotEncoder in a pipeline, and turn dates into numbers"
             )
+    if getattr(getattr(X, "dtype", None), "kind", "") in ("M", "m"):
+        raise ValueError(f"X holds {X.dtype}; turn dates and times into numbers")
+
+
+def _columns_of(X: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield the columns of a data frame of pandas or polars, with names and types; two may have one name."""
+    if hasattr(X, "iloc") and hasattr(X, "dtypes"):
+        for place, (name, dtype) in enumerate(X.dtypes.items()):
+            yield name, dtype, X.iloc[:, place]
+    elif hasattr(X, "get_columns"):
+        for column in X.get_columns():
+            yield column.name, column.dtype, column
 
 
 def _holds_numbers(column: Any) -> bool:
@@ -198,4 +213,4 @@ def _holds_numbers(column: Any) -> bool:
         np.asarray(column, dtype=np.float64)
     except (TypeError, ValueError):
         return False
-    return getattr(column.dtype, "kind", "O") not in "Mm"
+    return True

@@ -12,26 +12,30 @@ from bype.data.examples import spread_rows
 from bype.priors.base import ExampleSource
 
 _CHUNK_ROWS = 2048
-_CANDIDATES = 4
+_CANDIDATES = 8
 _CENTRE_ROWS = 1000
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """The nearest example of a source to each query, and how much further the second nearest is."""
+    """The nearest example of a source to each query, and how much further the second nearest is.
+
+    Examples that are equal to the nearest are its twins. Up to seven of them are passed over; if there are more, one
+    of them is the second nearest.
+    """
 
     rows: NDArray[np.int64]
     """(Q,), the row of the nearest."""
     distance: NDArray[np.float64]
     """(Q,), Euclidean."""
     second: NDArray[np.float64]
-    """(Q,), the distance of the second nearest; infinite if there is none."""
+    """(Q,), the distance of the nearest other one, not counting its twins; infinite if there is none."""
     largest: NDArray[np.float64]
     """(Q,), the largest difference from the nearest in any coordinate."""
 
     @property
     def ratio(self) -> NDArray[np.float64]:
-        """(Q,), nearest over second nearest: near 0 for a copy of one example, 1 if that example occurs twice."""
+        """(Q,), nearest over second nearest: near 0 for a copy of one example, near 1 if others are as near."""
         both_zero = self.second == 0
         found: NDArray[np.float64] = np.where(both_zero, 1.0, self.distance / np.where(both_zero, 1.0, self.second))
         return found
@@ -69,6 +73,18 @@ def nearest(queries: Tensor, source: ExampleSource, report: Report = no_report) 
             difference = queries[part].double() - x
             exact[part, k], largest[part, k] = difference.square().sum(1).sqrt(), difference.abs().amax(1)
     distances, order = exact.sort(dim=1, stable=True)
-    second = distances[:, 1] if kept > 1 else torch.full((len(queries),), torch.inf, dtype=torch.float64)
-    first_of = [values.gather(1, order)[:, 0].numpy() for values in (rows, largest)]
-    return Nearest(first_of[0], distances[:, 0].numpy(), second.numpy(), first_of[1])
+    rows = rows.gather(1, order)
+    others = distances.masked_fill(_twins(rows, distances, source), torch.inf).amin(1)
+    second = others if kept == count else others.minimum(distances[:, -1])
+    return Nearest(rows[:, 0].numpy(), distances[:, 0].numpy(), second.numpy(), largest.gather(1, order)[:, 0].numpy())
+
+
+def _twins(rows: Tensor, distances: Tensor, source: ExampleSource) -> Tensor:
+    """Tell which of the sorted candidates (Q, K) are equal to the first, which itself counts as one of them."""
+    are_twins = distances == distances[:, :1]
+    suspects = are_twins.nonzero()
+    for part in suspects[suspects[:, 1] > 0].split(_CHUNK_ROWS):
+        query, place = part.unbind(1)
+        first, other = (source.take(rows[query, k]).cpu().flatten(1) for k in (torch.zeros_like(place), place))
+        are_twins[query, place] = (first == other).all(1)
+    return are_twins

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from bype.data.files import printable
 from bype.report.blocks import pictures
 from bype.report.contents import RunContents
 from bype.report.markup import Markup, element, join
@@ -46,7 +47,8 @@ def whole_page(
         *[element("p", note, class_="note") for note in notes],
         element("main", *sections, class_="flow" if is_flow else None),
     )
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+    # A path in a title or a note may hold bytes that are no UTF-8.
+    return printable(f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n')
 
 
 def _notes(runs: Sequence[RunContents]) -> list[str]:

@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Self
 
-from bype.data.manifest import check_examples, require
+from bype.data.files import printable
+from bype.data.manifest import StoreError, check_examples, require
 from bype.data.store import Store
 
 _NUMBERED = re.compile(r"column \d+")
@@ -52,9 +53,11 @@ class DataIdentity:
     @classmethod
     def of(cls, store: Store) -> Self:
         """Describe a store."""
-        manifest = store.manifest
+        manifest, place = store.manifest, str(store.folder.absolute())
+        if printable(place) != place:
+            raise StoreError(f"{place}: a run cannot keep this path, which is no text in UTF-8; rename the folder")
         return cls(
-            store=str(store.folder.absolute()),
+            store=place,
             fingerprint=manifest.fingerprint,
             source=manifest.source,
             shape=manifest.shape,

@@ -9,6 +9,7 @@ from typing import Any
 
 from bype.data.files import FileError, new_folder
 from bype.data.sources.base import require_package
+from bype.data.sources.hub import hub_errors
 from bype.run.checkpoint import CheckpointFolder
 from bype.run.opened import TrainedRun
 from bype.wording import first_line
@@ -59,7 +60,7 @@ def download(
         found = hub.snapshot_download(
             repo_id, revision=revision, token=token, local_files_only=local_files_only, allow_patterns=_READ
         )
-    except _errors() as error:
+    except hub_errors() as error:
         raise FileError(f"cannot download {repo_id}: {first_line(error)}") from error
     return Path(found)
 
@@ -108,7 +109,7 @@ def upload(
         )
     except FileError:
         raise
-    except _errors() as error:
+    except hub_errors() as error:
         raise FileError(f"cannot upload to {repo_id}: {first_line(error)}") from error
     return str(commit.pr_url or commit.commit_url)
 
@@ -116,9 +117,3 @@ def upload(
 def _client() -> Any:
     require_package("huggingface_hub")
     return importlib.import_module("huggingface_hub")
-
-
-def _errors() -> tuple[type[Exception], ...]:
-    """Return the kinds of error that the hub's client raises, with those of the network library below it."""
-    utils = importlib.import_module("huggingface_hub.utils")
-    return (OSError, ValueError, *utils.HfHubHTTPError.__bases__)

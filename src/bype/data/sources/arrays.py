@@ -11,6 +11,7 @@ from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.lib import format as npy_format
+from numpy.typing import NDArray
 
 from bype.data.sources.base import (
     CHUNK_BYTES,
@@ -70,20 +71,21 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
     if len(layouts) > 1:
         raise SourceError(f"the arrays in {path} have different shapes or types")
     shape, dtype, channels_last = layouts.pop()
-    largest = max((arrays.largest_label(labels) for _, _, labels in pairs), default=0) if has_labels else -1
+    labels_found = set().union(*(arrays.distinct_labels(labels) for _, _, labels in pairs)) if has_labels else set()
+    label_values = np.array(sorted(labels_found))
     pools = tuple(
         Pool(
             split,
             arrays.headers[examples][0][0],
             lambda examples=examples, labels=labels: numbered(  # type: ignore[misc]
-                arrays.chunks(examples, labels if has_labels else None, shape, dtype, channels_last)
+                arrays.chunks(examples, labels if has_labels else None, label_values, shape, dtype, channels_last)
             ),
             validation=0.1 if split is None else 0.0,
             test=0.1 if split is None and len(pairs) == 1 else 0.0,
         )
         for split, examples, labels in pairs
     )
-    classes = tuple(str(k) for k in range(largest + 1))
+    classes = tuple(map(str, label_values.tolist()))
     return Source(f"arrays in {path.name}", shape, dtype, pools, has_labels, classes, unused=unused)
 
 
@@ -208,25 +210,33 @@ class _Arrays:
         for block in self._blocks(name):
             yield from block.tolist()
 
-    def largest_label(self, name: str) -> int:
-        """Check all labels, and return the largest."""
-        refusal = SourceError(
-            f"{self.path}: labels must be whole numbers from 0 to {MAX_CLASSES - 1:,}, one for each example"
-        )
+    def distinct_labels(self, name: str) -> set[int]:
+        """Check all labels, and return which there are."""
         shape, dtype = self.headers[name]
-        if len(shape) != 1 or dtype.kind not in "iu":
-            raise refusal
-        largest = 0
-        for block in self._blocks(name):
-            if block.min() < 0 or block.max() >= MAX_CLASSES:
-                raise refusal
-            largest = max(largest, int(block.max()))
-        return largest
+        found: set[int] = set()
+        if len(shape) == 1 and dtype.kind in "iu":
+            for block in self._blocks(name):
+                found |= {*np.unique(block).tolist()}
+                if max(map(abs, found)) >= MAX_CLASSES:  # these name examples, not classes
+                    found = set()
+                    break
+        if not found:
+            most = f"{MAX_CLASSES - 1:,}"
+            raise SourceError(
+                f"{self.path}: labels must be whole numbers between -{most} and {most}, one for each example"
+            )
+        return found
 
     def chunks(
-        self, examples: str, labels: str | None, shape: tuple[int, ...], dtype: str, channels_last: bool
+        self,
+        examples: str,
+        labels: str | None,
+        label_values: NDArray[Any],
+        shape: tuple[int, ...],
+        dtype: str,
+        channels_last: bool,
     ) -> Iterator[Chunk]:
-        """Read examples and labels side by side."""
+        """Read examples and labels side by side; labels become places among their sorted values."""
         label_stream = self._rows_of(labels) if labels else None
         first = 0
         for block in self._blocks(examples):
@@ -236,6 +246,9 @@ class _Arrays:
                 number = first + int(np.argmin(known.reshape(len(rows), -1).all(1)))
                 remedy = remedy_for(rows[number - first])
                 raise SourceError(f"{self.path}: example {number} holds a number that is not finite; {remedy}")
-            targets = None if label_stream is None else np.fromiter(islice(label_stream, len(rows)), np.int32)
+            targets = None
+            if label_stream is not None:
+                values = np.fromiter(islice(label_stream, len(rows)), label_values.dtype)
+                targets = np.searchsorted(label_values, values).astype(np.int32)
             yield Chunk(rows, targets)
             first += len(rows)

@@ -86,6 +86,8 @@ class Source:
     """What could not be read, and why; filled while reading."""
     unused: tuple[str, ...] = ()
     """Columns of a table, or arrays of an archive, that are not taken."""
+    why_no_labels: str = ""
+    """Why the examples have none, if they seem to be in folders of classes."""
 
 
 @dataclass(frozen=True)

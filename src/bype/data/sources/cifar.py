@@ -45,6 +45,8 @@ def _read(paths: list[Path]) -> Iterator[Chunk]:
         with path.open("rb") as file:
             while content := file.read(1000 * _ROW_BYTES):
                 rows = np.frombuffer(content, np.uint8).reshape(-1, _ROW_BYTES)
+                if (wrong := np.flatnonzero(rows[:, 0] >= len(_CLASSES))).size:
+                    raise SourceError(f"{path}: row {first + wrong[0]} has a label above 9; download CIFAR-10 again")
                 names = [f"{path.name} row {first + k}" for k in range(len(rows))]
                 yield Chunk(rows[:, 1:].reshape(-1, *_SHAPE), rows[:, 0].astype(np.int32), names)
                 first += len(rows)

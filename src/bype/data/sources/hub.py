@@ -35,7 +35,7 @@ def open_hub(name: str, options: SourceOptions) -> Source:
         folder = Path(
             hub.snapshot_download(data_set, repo_type="dataset", revision=revision, allow_patterns="*.parquet")
         )
-    except (OSError, ValueError) as error:  # the kinds of error that the hub raises
+    except hub_errors() as error:
         raise SourceError(f"cannot download {name}: {first_line(error)}") from error
     if next(folder.rglob("*.parquet"), None) is None:
         raise SourceError(
@@ -44,3 +44,9 @@ def open_hub(name: str, options: SourceOptions) -> Source:
         )
     commit = folder.name if re.fullmatch(r"[0-9a-f]{40}", folder.name) else revision
     return replace(open_parquet(folder, options), description=f"{data_set} at {commit}")
+
+
+def hub_errors() -> tuple[type[Exception], ...]:
+    """Return the kinds of error that the hub's client raises, with those of the network library below it."""
+    utils = importlib.import_module("huggingface_hub.utils")
+    return (OSError, ValueError, *utils.HfHubHTTPError.__bases__)

@@ -1,5 +1,6 @@
 """Images in any format that Pillow reads, decoded to pixels of one size."""
 
+import struct
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BytesIO
@@ -39,7 +40,7 @@ _TURNS = {
 _ORIENTATION, _TIFF_WIDTH, _TIFF_HEIGHT = 0x0112, 0x0100, 0x0101
 _HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1"}
 _UNREADABLE = (
-    *(OSError, UnidentifiedImageError, SyntaxError, ValueError, RuntimeError),
+    *(OSError, UnidentifiedImageError, SyntaxError, ValueError, RuntimeError, KeyError, struct.error),
     *(Image.DecompressionBombError, Warning),
 )
 
@@ -210,7 +211,7 @@ def _orientation(image: Image.Image) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # odd metadata do not hurt
             found = int(image.getexif().get(_ORIENTATION, 1))
-    except (ValueError, TypeError, SyntaxError, OSError):
+    except (ValueError, TypeError, SyntaxError, OSError, struct.error):
         return 1
     return found if found in _TURNS else 1
 

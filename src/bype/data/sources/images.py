@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -38,9 +39,11 @@ def open_images(place: Path, options: SourceOptions) -> Source:
     found = {split: partial(pictures, split) for split in sorted(set(splits.values()), key=str)}
     description = f"images in {folder.name}" if place.is_dir() else f"image {place.name}"
     outside = [path for path, names in below.items() if not names]
-    if 0 < len(outside) < len(files):
-        description += f" (no labels, since {outside[0].name} is in no class folder)"
-    return open_image_files(description, found, options, classes, has_labels)
+    why_no_labels = f"{outside[0].name} is in no class folder" if 0 < len(outside) < len(files) else ""
+    if why_no_labels:
+        description += f" (no labels, since {why_no_labels})"
+    opened = open_image_files(description, found, options, classes, has_labels)
+    return replace(opened, why_no_labels=why_no_labels)
 
 
 def holds_images(folder: Path) -> bool:

@@ -75,10 +75,7 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
     for other in others:
         if other.columns != first.columns:
             raise SourceError(f"{other.files[0]} has different columns from {first.files[0]}")
-    classes = first.class_names()
-    if classes is None and first.label is not None:
-        classes = _classes([value for table in tables.values() for value in table.distinct_labels()], first)
-    numbers = None if classes is None else _label_numbers(classes, first.has_number_labels)
+    classes, numbers = _classes([*tables.values()])
     if first.picture_column is not None:
         splits = {split: (lambda table=table: table.pictures(numbers)) for split, table in tables.items()}
         return open_image_files(f"parquet {path.name}", splits, options, tuple(classes or ()), numbers is not None)
@@ -124,18 +121,22 @@ def _split_word(part: str) -> str | None:
     return next((SPLIT_NAMES[word] for word in re.split(r"[^a-z]+", part.lower()) if word in SPLIT_NAMES), None)
 
 
-def _classes(values: list[Any], table: "_Table") -> list[str]:
-    if table.has_number_labels:
-        if min(values) < 0 or max(values) >= MAX_CLASSES:
-            raise SourceError(
-                f"column {table.label!r}: labels that are numbers must be whole, at least 0 and below {MAX_CLASSES:,}"
-            )
-        return [str(k) for k in range(max(values) + 1)]
-    return sorted(set(values))
-
-
-def _label_numbers(classes: Sequence[str], are_numbers: bool) -> dict[Any, int]:
-    return {(k if are_numbers else name): k for k, name in enumerate(classes)}
+def _classes(tables: Sequence["_Table"]) -> tuple[list[str] | None, dict[Any, int] | None]:
+    """Return the names of the classes, and the number of the class of each label; nothing if there are no labels."""
+    first = tables[0]
+    if (known := first.class_names()) is not None:
+        return known, {(k if first.has_number_labels else name): k for k, name in enumerate(known)}
+    if first.label is None:
+        return None, None
+    try:
+        labels = sorted({label for table in tables for label in table.distinct_labels()})
+    except SourceError:
+        if not first.may_lack_labels:
+            raise
+        for table in tables:
+            table.leave_labels()
+        return None, None
+    return [*map(str, labels)], {label: k for k, label in enumerate(labels)}
 
 
 class _Table:
@@ -167,23 +168,29 @@ class _Table:
             raise no_column(files[0], label, [*self.columns])
         is_usual = "label" in self.columns and "label" not in options.columns
         self.label = label if label is not None else "label" if is_usual else None
+        self.may_lack_labels = label is None and bool(options.columns or options.shape)
+        """Whether a model takes these examples, which needs no labels."""
+        self.unused: tuple[str, ...] = ()
+        left_out = {self.label} | self._index_columns()
         types = self._arrow.types
         if self.label is not None:
             kind = self._schema.field(self.label).type
             if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
-                raise SourceError(
-                    f"{files[0]}: column {self.label!r} holds {kind}; labels must be whole numbers or text: cast them"
-                )
+                if not self.may_lack_labels:
+                    raise SourceError(
+                        f"{files[0]}: column {self.label!r} holds {kind}; labels must be whole numbers or text: "
+                        f"cast them"
+                    )
+                self.label = None
         self.has_number_labels = self.label is not None and types.is_integer(self._schema.field(self.label).type)
         pictures = [field.name for field in self._schema if field.name != self.label and self._is_picture(field.type)]
         if len(pictures) > 1:
             raise SourceError(f"{files[0]} has several columns of images: {', '.join(pictures)}; keep one")
         self.picture_column = pictures[0] if pictures else None
-        left_out = {self.label} | self._index_columns()
         self.features = [] if pictures else [name for name in self.columns if name not in left_out]
         if not set(options.columns).isdisjoint(self.features):
             self.features = wanted_columns(files[0], self.columns, options.columns)
-        known = left_out | {*self.features}
+        known = {self.label} | self._index_columns() | {*self.features}
         self.unused = () if pictures else tuple(name for name in self.columns if name not in known)
         used = {self.label, self.picture_column, *self.features}
         require_distinct(files[0], [name for name in self._schema.names if name in used])
@@ -216,6 +223,10 @@ class _Table:
         except (ValueError, AttributeError, TypeError):
             known = set()
         return known | {name for name in self.columns if re.fullmatch(r"__index_level_\d+__", name)}
+
+    def leave_labels(self) -> None:
+        """Take no labels from the files."""
+        self.unused, self.label = (*self.unused, str(self.label)), None
 
     def class_names(self) -> list[str] | None:
         """Return the names of the classes, if the files come from the hub and contain them."""
