@@ -15,6 +15,7 @@ from bype.data.manifest import StoreError
 from bype.data.prepare import prepare
 from bype.data.sources import SourceError
 from bype.data.store import Store
+from bype.evaluation.inference import Embedder
 from bype.evaluation.scores import Scorer
 from bype.run.config import ConfigError
 from bype.run.directory import RunError
@@ -130,6 +131,10 @@ def test_a_model_of_bits_is_better_than_how_often_each_pixel_is_white(folder, ru
 def test_a_run_knows_that_its_images_were_black_and_white(folder, run, tmp_path, capsys):
     with pytest.raises(RunError, match=r"uint8 examples.*trained on binarised"):
         run.store(folder / "store")
+    grey = rows_of(folder / "store", "test")[:3]
+    with pytest.raises(ValueError, match="trained on black and white images, these are grey"):
+        Embedder(run.folder)({"image": grey})
+    assert Embedder(run.folder)({"image": rows_of(folder / "bits", "test")[:3]})["embedding"].shape[0] == 3
     assert main(["coreset", str(run.folder), "--out", str(tmp_path / "coreset")]) == 0
     points = rows_of(tmp_path / "coreset" / "store", "train")
     assert len(np.unique(points)) > 2  # points are grey

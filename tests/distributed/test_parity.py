@@ -43,11 +43,15 @@ def check(found: dict[str, dict[str, float]]) -> None:
 
 def test_steps_and_updates_of_three_processes_are_those_of_one(labelled_store):
     cases = {name: ("lockstep", 12, TINY | RULES[name]) for name in RULES}
+    moving = [name for name in RULES if "tracking" in name]  # their steps move points, targets and weights
+    cases |= {f"free {name}": ("free", 12, TINY | RULES[name]) for name in moving}
     cases |= {f"update {name}": ("update", 3, TINY | fields) for name, fields in UPDATES.items()}
     found = differences(labelled_store, 3, cases)
     check(found)
     for name in UPDATES:
         assert found[f"update {name}"]["state"] < 1e-6
+    for name in moving:
+        assert found[f"free {name}"]["state"] < 1e-8
 
 
 @pytest.mark.slow

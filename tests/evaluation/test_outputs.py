@@ -88,6 +88,7 @@ def test_one_callable_embeds_batches_in_whatever_form_they_come(bype_run):
         raw[:, 0],
         np.moveaxis(raw, 1, -1),
         [Image.fromarray(image[0]) for image in raw],
+        [Image.fromarray(image[0]).convert("P", palette=Image.Palette.ADAPTIVE) for image in raw],
         list(raw),
         rows,
         raw.astype(int),

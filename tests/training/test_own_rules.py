@@ -1,5 +1,7 @@
 """Rules of a user's own: their state is saved whatever its size, and a run resumes only with the same rule."""
 
+import json
+import math
 from functools import partial
 
 import pytest
@@ -60,3 +62,25 @@ def test_a_rule_needs_a_name_of_its_own_and_settings_that_can_be_written(store, 
             train(small_config(), store, tmp_path / "run", rule=rule)
     with pytest.raises(ConfigError, match="not JSON serializable; give numbers or words"):
         train(small_config(), store, tmp_path / "run", rule=partial(Counting, start=object()))
+
+
+class Odd(Counting):
+    """Finds a number that is not finite, in an update that it keeps or takes back."""
+
+    is_taken_back = False
+
+    def update(self, model, batches, *, validation_kl=None, generator=None):
+        super().update(model, batches)
+        return {"kl_after": math.inf, "steps": 1} | ({"taken_back": 1} if self.is_taken_back else {})
+
+
+class OddButTakenBack(Odd):
+    is_taken_back = True
+
+
+def test_an_update_with_a_number_that_is_not_finite_is_one_line_and_changes_nothing(store, tmp_path):
+    with pytest.raises(RunError, match=r"the update .* at step .* failed: kl_after: not a finite number"):
+        train(small_config(length="2 epochs"), store, tmp_path / "run", rule=Odd)
+    train(small_config(length="2 epochs"), store, tmp_path / "other", rule=OddButTakenBack)
+    lines = [json.loads(line) for line in (tmp_path / "other" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines if "update" in line] == [{"steps": 1, "taken_back": 1}] * 2

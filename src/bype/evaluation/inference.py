@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from bype.data.examples import as_model_input
@@ -79,9 +80,9 @@ class Embedder:
     @staticmethod
     def _examples(values: Any, run: TrainedRun) -> Tensor:
         shape, dtype = run.data.shape, DTYPES[run.data.dtype]
-        array = np.stack([np.asarray(value) for value in values]) if isinstance(values, list) else np.asarray(values)
-        if array.dtype == object:  # each row is an array
-            array = np.stack([np.asarray(value) for value in array])
+        array = values if isinstance(values, list) else np.asarray(values)
+        if isinstance(array, list) or array.dtype == object:  # each row is an array, or a picture
+            array = np.stack([_array(value, shape) for value in array])
         if dtype == np.uint8 and array.dtype.kind in "iu" and array.size and array.min() >= 0 and array.max() <= 255:
             array = array.astype(np.uint8)  # bytes that went through lists come back as larger integers
         array = _channels_first(array, shape) if is_image_shape(shape) else array
@@ -90,7 +91,17 @@ class Embedder:
                 f"examples are {array.dtype} of shape {array.shape[1:]}, the run was trained on {dtype} of shape "
                 f"{shape}; convert them first"
             )
+        if run.data.dtype == "binarised" and not np.isin(array, (0, 255)).all():
+            raise ValueError(
+                "the run was trained on black and white images, these are grey; give bytes 0 and 255 alone"
+            )
         return as_model_input(torch.from_numpy(np.array(array, dtype=dtype)))
+
+
+def _array(value: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    if isinstance(value, Image.Image):  # the bytes of some kinds are numbers of colours in a palette
+        value = value.convert("L" if shape[0] == 1 else "RGB")
+    return np.asarray(value)
 
 
 def _channels_first(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:

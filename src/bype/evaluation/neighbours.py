@@ -83,7 +83,7 @@ def _twins(rows: Tensor, distances: Tensor, source: ExampleSource) -> Tensor:
     """Tell which of the sorted candidates (Q, K) are equal to the first, which itself counts as one of them."""
     are_twins = distances == distances[:, :1]
     suspects = are_twins.nonzero()
-    for part in suspects[suspects[:, 1] > 0].split(_CHUNK_ROWS):
+    for part in torch.split(suspects[suspects[:, 1] > 0], _CHUNK_ROWS):
         query, place = part.unbind(1)
         first, other = (source.take(rows[query, k]).cpu().flatten(1) for k in (torch.zeros_like(place), place))
         are_twins[query, place] = (first == other).all(1)

@@ -218,9 +218,10 @@ class RunDirectory:
 
     def _is_longer(self, saved: TrainingConfig, config: TrainingConfig, data: DataIdentity) -> bool:
         """Tell whether only the length has changed, nothing else depends on it, and it was not exceeded yet."""
-        length = Span.parse(config.length)
+        length, before = Span.parse(config.length), Span.parse(saved.length)
         depends = config.decay or Span.parse(config.validate_every).unit == "percent"
-        if dataclasses.replace(saved, length=config.length) != config or not length.is_fixed or depends:
+        depends = depends or not (length.is_fixed and before.is_fixed)
+        if dataclasses.replace(saved, length=config.length) != config or depends:
             return False
         return length.in_steps(steps_per_epoch(data.num_train, config.batch_size)) >= max(self.checkpoints.steps())
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from bype.data.files import printable
-from bype.data.manifest import StoreError, check_examples, require
+from bype.data.manifest import check_examples, require
 from bype.data.store import Store
 
 _NUMBERED = re.compile(r"column \d+")
@@ -17,7 +17,7 @@ class DataIdentity:
     """Enough to find the data again, to recognise them, and to use the model without them."""
 
     store: str
-    """Its folder; empty if the run came without it."""
+    """Its folder; empty if the run came without it, or if the path is no text."""
     fingerprint: str
     source: str
     shape: tuple[int, ...]
@@ -54,10 +54,8 @@ class DataIdentity:
     def of(cls, store: Store) -> Self:
         """Describe a store."""
         manifest, place = store.manifest, str(store.folder.absolute())
-        if printable(place) != place:
-            raise StoreError(f"{place}: a run cannot keep this path, which is no text in UTF-8; rename the folder")
         return cls(
-            store=place,
+            store=place if printable(place) == place else "",  # JSON keeps no path that is no UTF-8
             fingerprint=manifest.fingerprint,
             source=manifest.source,
             shape=manifest.shape,

@@ -136,12 +136,11 @@ class RunReporter(Reporter):
         """Write what nothing depends on; if that fails, as on a full disk, warn once and continue."""
         try:
             write()
-        except OSError as error:
+        except (OSError, UnicodeEncodeError) as error:  # TensorBoard takes no path that is no UTF-8
             if name not in self._unwritten:
                 self._unwritten.add(name)
-                self._display.warn(
-                    f"cannot write {self._run.folder / name}: {error.strerror or error}; training continues"
-                )
+                reason = getattr(error, "strerror", None) or error
+                self._display.warn(f"cannot write {self._run.folder / name}: {reason}; training continues")
             return False
         return True
 

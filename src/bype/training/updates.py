@@ -1,5 +1,6 @@
 """Updates of the pseudocoreset between training steps, for rules that ask for them."""
 
+import math
 from collections.abc import Callable, Iterator
 
 from bype.data.examples import StoreSource, TrainingOrder
@@ -63,6 +64,9 @@ class Updates:
         try:
             with unchanged_if_it_fails(self._model.prior, self._rule):
                 found = self._rule.update(self._model, self._batches(step), validation_kl=self._validation_kl)
+                broken = [name for name, value in found.items() if not math.isfinite(value)]
+                if broken and not found.get("taken_back"):
+                    raise ValueError(f"{' and '.join(broken)}: not a finite number; try a smaller step size")
         except _StoppedError:
             return None
         except ValueError as error:
@@ -70,7 +74,7 @@ class Updates:
         # Each process has worked out the same, but processors of different kinds round differently.
         for module in (self._model.prior, self._rule):
             self._group.copy_first_(list(module.state_dict().values()))
-        return found
+        return {name: value for name, value in found.items() if name not in broken}
 
     def _batches(self, step: int) -> Iterator[UpdateBatch]:
         """Yield batches and draws of this update's own, derived from the step it follows."""
