@@ -257,7 +257,8 @@ def test_files_that_nothing_depends_on_do_not_stop_training(store, tmp_path, mon
     monkeypatch.setattr(RunDirectory, "append", no_room)
     monkeypatch.setattr(Board, "show", no_room)
     display = Warnings()
-    assert train(config(), store, tmp_path / "run", display).state == "finished"
+    short = dataclasses.replace(config(), warm_up="1 epoch")
+    assert train(short, store, tmp_path / "run", display).state == "finished"
     assert sorted(Path(message.split(": ")[0]).name for message in display.messages) == [
         "monitor.prom",
         "tensorboard",
@@ -272,7 +273,7 @@ def test_a_warm_up_that_is_longer_than_the_training_is_told(store, tmp_path):
     (message,) = display.messages
     assert "of their weight: the warm-up of 100 epochs is longer than the training of" in message
     display = Warnings()
-    train(config(), store, tmp_path / "short", display)
+    train(dataclasses.replace(config(), warm_up="1 epoch"), store, tmp_path / "short", display)
     assert display.messages == []
 
 
