@@ -13,7 +13,7 @@ from numpy.lib import format as npy_format
 from PIL import Image, ImageOps
 
 from bype.data.prepare import prepare
-from bype.data.sources import SourceError, SourceOptions, table
+from bype.data.sources import SourceError, SourceOptions, arrays, table
 from bype.data.store import Store
 
 RNG = np.random.default_rng(0)
@@ -277,9 +277,19 @@ def test_an_empty_label_is_no_class(tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-def test_numbers_that_name_examples_are_no_labels(tmp_path):
-    np.savez(tmp_path / "x.npz", x=np.zeros((4, 3), dtype=np.float32), y=np.array([7, 900_000, 3, 8]))
-    with pytest.raises(SourceError, match="whole numbers between -99,999 and 99,999"):
+def test_numbers_that_name_examples_are_no_labels(tmp_path, monkeypatch):
+    """However large labels are; what counts is how many there are."""
+    rows = np.zeros((4, 3), dtype=np.float32)
+    for number, labels in enumerate(([7, -900_000, 2**40, 7], np.array([2**64 - 1, 0, 2, 0], dtype=np.uint64))):
+        np.savez(tmp_path / "x.npz", x=rows, y=labels)
+        prepare(tmp_path / "x.npz", tmp_path / f"store {number}", validation=0, test=0)
+        manifest, splits = contents(tmp_path / f"store {number}")
+        assert [int(manifest.classes[label]) for label in splits["train"][1]] == list(map(int, labels))
+    monkeypatch.setattr(arrays, "MAX_CLASSES", 2)
+    with pytest.raises(SourceError, match="'y' has over 2 values, so it does not hold classes; leave it out"):
+        prepare(tmp_path / "x.npz", tmp_path / "store")
+    np.savez(tmp_path / "x.npz", x=rows, y=np.array([0.0, 1.0, 1.0, 0.0]))
+    with pytest.raises(SourceError, match="labels must be whole numbers, one for each example"):
         prepare(tmp_path / "x.npz", tmp_path / "store")
 
 
@@ -364,6 +374,26 @@ def test_images_of_more_than_bytes_keep_their_shades(tmp_path):
         assert manifest.shape == (1, 8, 8)
         for row in splits["train"][0]:
             assert np.abs(row[0] - 255 * shades).max() <= 1, name
+
+
+@pytest.mark.parametrize("size", [None, 6])
+def test_images_of_12_bits_that_are_saved_with_16_get_a_note(tmp_path, size):
+    shades = np.linspace(0, 1, 144).reshape(12, 12)
+    shades[3:5, 3:5] = 1  # beside these, resizing makes pixels that are brighter than all
+    folder = tmp_path / "cells"
+    folder.mkdir()
+
+    def notes(store):
+        return prepare(folder, tmp_path / store, SourceOptions(size=size), validation=0, test=0).notes
+
+    Image.fromarray((4095 * shades).astype(np.uint16)).save(folder / "a.tif")
+    assert "multiply the pixels by 16" in "".join(notes("of 12 bits"))
+    assert len(notes("again")) == 1
+    Image.fromarray((65535 * shades).astype(np.uint16)).save(folder / "b.tif")
+    assert notes("one of 16 bits") == ()
+    (folder / "b.tif").unlink()
+    Image.fromarray(np.full((12, 12), 9, dtype=np.uint8)).save(folder / "b.png")
+    assert notes("with dark bytes") == ()
 
 
 @pytest.mark.parametrize("turn", range(1, 9))

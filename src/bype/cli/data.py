@@ -2,15 +2,17 @@
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from bype.cli.options import Flag, MaybeCount, MaybeName, MaybeNumber, MaybePath, UsageError, parse, require_free
 from bype.cli.output import result, say
+
+if TYPE_CHECKING:
+    from bype.data.prepare import Prepared
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,7 @@ def data_prepare(words: list[str]) -> int:
             binarise=options.binarise,
             progress=progress,
         )
-    say_skipped(prepared.skipped)
-    say_unused(prepared.unused)
+    say_findings(prepared)
     counts = ", ".join(f"{split.num_rows:,} {name}" for name, split in prepared.manifest.splits.items())
     say(f"{options.out}: {prepared.manifest.source}, examples of shape {prepared.manifest.shape}, {counts}")
     manifest = prepared.manifest
@@ -71,23 +72,23 @@ def data_prepare(words: list[str]) -> int:
         classes=manifest.classes,
         examples={name: split.num_rows for name, split in manifest.splits.items()},
         skipped=list(prepared.skipped),
+        notes=list(prepared.notes),
     )
     return 0
 
 
-def say_skipped(skipped: Sequence[str]) -> None:
-    """Print what could not be read, and why: the first twenty, and how many more."""
+def say_findings(prepared: "Prepared") -> None:
+    """Print what could not be read and why, what is not taken, and what seems to be wrong with the data."""
+    skipped, unused = prepared.skipped, prepared.unused
     for line in skipped[:20]:
         say(f"skipped {line}", sys.stderr)
     if len(skipped) > 20:
         print(f"skipped {len(skipped) - 20} more", file=sys.stderr)
-
-
-def say_unused(names: Sequence[str]) -> None:
-    """Print which columns or arrays are not taken: the first ten, and how many more."""
-    if names:
-        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-        say(f"not used: {', '.join(names[:10])}{more}", sys.stderr)
+    if unused:
+        more = f" and {len(unused) - 10} more" if len(unused) > 10 else ""
+        say(f"not used: {', '.join(unused[:10])}{more}", sys.stderr)
+    for note in prepared.notes:
+        say(f"note: {note}", sys.stderr)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bype.cli.data import say_skipped, say_unused
+from bype.cli.data import say_findings
 from bype.cli.options import UsageError
 
 if TYPE_CHECKING:
@@ -36,12 +36,11 @@ def split_of(run: "TrainedRun", data: Path | None, name: str | None) -> "Iterato
         return
     source = open_source(data, SourceOptions(shape=run.data.shape, columns=run.data.names))
     run.require_kind(data, source)
-    say_unused(source.unused)
     with _ended_by_signals_as_by_errors(), tempfile.TemporaryDirectory(prefix="bype-") as folder:
         made = Path(folder) / "store"
         with progress_bar("preparing") as progress:
             prepared = prepare(source, made, validation=0, test=0, is_for_training=False, progress=progress)
-        say_skipped(prepared.skipped)
+        say_findings(prepared)
         if name is not None and name not in prepared.manifest.splits:
             raise UsageError(f"{data} has no split {name}; leave out --split")
         store = run.store(made)

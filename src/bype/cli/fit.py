@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from bype.cli.data import say_skipped, say_unused
+from bype.cli.data import say_findings
 from bype.cli.evaluate import describe
 from bype.cli.options import MaybeCount, MaybeName, UsageError, parse
 from bype.cli.output import result, say
@@ -366,8 +366,7 @@ def _store(options: _Fit, request: _Request) -> "Store":
         with progress_bar("preparing") as report:
             prepared = prepare(options.data, folder, chosen, seed=options.seed, progress=report)
         is_ours = True
-        say_skipped(prepared.skipped)
-        say_unused(prepared.unused)
+        say_findings(prepared)
         _require_usable(Store(folder))
     except Exception:
         if is_ours:  # so that this command reads the data again when the user has corrected them

@@ -26,6 +26,8 @@ class Prepared:
     manifest: Manifest
     skipped: tuple[str, ...]
     """What could not be read, and why."""
+    notes: tuple[str, ...] = ()
+    """What seems to be wrong with the examples as a whole."""
     unused: tuple[str, ...] = ()
     """Columns or arrays that were not taken."""
 
@@ -103,7 +105,7 @@ def prepare(
             digits.require(opened.description, opened.names)
     if writer.manifest is None:
         raise RuntimeError("the writer did not finish")
-    return Prepared(writer.manifest, tuple(opened.skipped), opened.unused)
+    return Prepared(writer.manifest, tuple(opened.skipped), tuple(opened.notes), opened.unused)
 
 
 def with_workable_size(source: Path | str, options: SourceOptions) -> SourceOptions:

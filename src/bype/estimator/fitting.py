@@ -22,7 +22,7 @@ from bype.data.store import Store
 from bype.data.writer import partial_of
 from bype.distributed import device_named
 from bype.estimator.fitted import About, Fitted, Parameters, kind_of_classes, model_of
-from bype.estimator.inputs import MIN_EXAMPLES, Given, warn_of_skipped
+from bype.estimator.inputs import MIN_EXAMPLES, Given, warn_of_findings
 from bype.evaluation.pseudopoints import Coreset, describe_points
 from bype.evaluation.scores import Scorer
 from bype.models.base import LatentModel
@@ -110,12 +110,12 @@ def _prepared(given: Given, run_dir: Path | None, seed: int) -> Iterator[Store]:
         if run_dir.exists() and any(path != partial_of(run_dir / "store") for path in run_dir.iterdir()):
             raise ValueError(f"{run_dir} is not empty and holds no fit; choose another run_dir")
         run_dir.mkdir(parents=True, exist_ok=True)
-        warn_of_skipped(prepare(given.source, run_dir / "store", test=0, seed=seed).skipped)
+        warn_of_findings(prepare(given.source, run_dir / "store", test=0, seed=seed))
         yield Store(run_dir / "store")
         return
     with tempfile.TemporaryDirectory(prefix="bype-") as scratch:
         made = prepare(given.source, Path(scratch) / "store", test=0, seed=seed)
-        warn_of_skipped(made.skipped)
+        warn_of_findings(made)
         place = Path(scratch) if run_dir is None else run_dir
         store = Store(place / "store")
         if store.manifest.fingerprint != made.manifest.fingerprint:

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor
 from bype.data.examples import as_model_input
 from bype.data.files import FileError, harmless
 from bype.data.manifest import Manifest
-from bype.data.prepare import with_workable_size
+from bype.data.prepare import Prepared, with_workable_size
 from bype.data.sources import Source, SourceError, SourceOptions, open_source
 from bype.data.sources.base import LARGEST_NUMBER, can_be_stored
 from bype.data.sources.memory import source_of
@@ -99,15 +99,17 @@ def examples_to_use(estimator: BaseEstimator, X: Any, layout: Layout) -> Tensor:
         source = open_source(X, SourceOptions(shape=layout.stored_shape, columns=names))
         _require_kind(estimator, X, source, layout)
         rows = np.concatenate([chunk.rows for pool in source.pools for _, chunk in pool.read()])
-        warn_of_skipped(source.skipped)
+        warn_of_findings(source)
     return as_model_input(torch.from_numpy(rows)).double()
 
 
-def warn_of_skipped(skipped: Sequence[str]) -> None:
-    """Warn that files could not be read."""
-    if skipped:
+def warn_of_findings(found: Source | Prepared) -> None:
+    """Warn of files that could not be read, and of what seems to be wrong with the data."""
+    if skipped := found.skipped:
         files = "1 file was" if len(skipped) == 1 else f"{len(skipped)} files were"
         warnings.warn(f"{files} skipped; the first: {harmless(skipped[0])}", UserWarning, stacklevel=2)
+    for note in found.notes:
+        warnings.warn(note, UserWarning, stacklevel=2)
 
 
 def _require_kind(estimator: BaseEstimator, X: Any, found: Manifest | Source, layout: Layout) -> None:

@@ -3,7 +3,7 @@
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.lib import format as npy_format
-from numpy.typing import NDArray
 
 from bype.data.sources.base import (
     CHUNK_BYTES,
@@ -71,21 +70,21 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
     if len(layouts) > 1:
         raise SourceError(f"the arrays in {path} have different shapes or types")
     shape, dtype, channels_last = layouts.pop()
-    labels_found = set().union(*(arrays.distinct_labels(labels) for _, _, labels in pairs)) if has_labels else set()
-    label_values = np.array(sorted(labels_found))
+    distinct = set().union(*(arrays.distinct_labels(labels) for _, _, labels in pairs)) if has_labels else set()
+    numbers = {label: number for number, label in enumerate(sorted(distinct))}
     pools = tuple(
         Pool(
             split,
             arrays.headers[examples][0][0],
             lambda examples=examples, labels=labels: numbered(  # type: ignore[misc]
-                arrays.chunks(examples, labels if has_labels else None, label_values, shape, dtype, channels_last)
+                arrays.chunks(examples, labels if has_labels else None, numbers, shape, dtype, channels_last)
             ),
             validation=0.1 if split is None else 0.0,
             test=0.1 if split is None and len(pairs) == 1 else 0.0,
         )
         for split, examples, labels in pairs
     )
-    classes = tuple(map(str, label_values.tolist()))
+    classes = tuple(map(str, numbers))
     return Source(f"arrays in {path.name}", shape, dtype, pools, has_labels, classes, unused=unused)
 
 
@@ -211,32 +210,30 @@ class _Arrays:
             yield from block.tolist()
 
     def distinct_labels(self, name: str) -> set[int]:
-        """Check all labels, and return which there are."""
+        """Return the labels that occur."""
         shape, dtype = self.headers[name]
+        if len(shape) != 1 or dtype.kind not in "iu":
+            raise SourceError(f"{self.path}: labels must be whole numbers, one for each example")
         found: set[int] = set()
-        if len(shape) == 1 and dtype.kind in "iu":
-            for block in self._blocks(name):
-                found |= {*np.unique(block).tolist()}
-                if max(map(abs, found)) >= MAX_CLASSES:  # these name examples, not classes
-                    found = set()
-                    break
-        if not found:
-            most = f"{MAX_CLASSES - 1:,}"
-            raise SourceError(
-                f"{self.path}: labels must be whole numbers between -{most} and {most}, one for each example"
-            )
+        for block in self._blocks(name):
+            found |= {*np.unique(block).tolist()}
+            if len(found) > MAX_CLASSES:
+                raise SourceError(
+                    f"{self.path}: the array {name!r} has over {MAX_CLASSES:,} values, so it does not hold classes; "
+                    f"leave it out"
+                )
         return found
 
     def chunks(
         self,
         examples: str,
         labels: str | None,
-        label_values: NDArray[Any],
+        numbers: Mapping[int, int],
         shape: tuple[int, ...],
         dtype: str,
         channels_last: bool,
     ) -> Iterator[Chunk]:
-        """Read examples and labels side by side; labels become places among their sorted values."""
+        """Read examples and labels side by side; ``numbers`` are those of the classes, by label."""
         label_stream = self._rows_of(labels) if labels else None
         first = 0
         for block in self._blocks(examples):
@@ -248,7 +245,6 @@ class _Arrays:
                 raise SourceError(f"{self.path}: example {number} holds a number that is not finite; {remedy}")
             targets = None
             if label_stream is not None:
-                values = np.fromiter(islice(label_stream, len(rows)), label_values.dtype)
-                targets = np.searchsorted(label_values, values).astype(np.int32)
+                targets = np.array([numbers[label] for label in islice(label_stream, len(rows))], dtype=np.int32)
             yield Chunk(rows, targets)
             first += len(rows)

@@ -84,6 +84,8 @@ class Source:
     names: tuple[str, ...] = ()
     skipped: list[str] = field(default_factory=list)
     """What could not be read, and why; filled while reading."""
+    notes: list[str] = field(default_factory=list)
+    """What seems to be wrong with the examples as a whole; filled while reading."""
     unused: tuple[str, ...] = ()
     """Columns of a table, or arrays of an archive, that are not taken."""
     why_no_labels: str = ""

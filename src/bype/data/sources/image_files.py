@@ -27,6 +27,12 @@ from bype.data.sources.base import (
 _NUMBERS = {"I", "I;16", "I;16B", "I;16L", "F"}
 """Modes of pixels that are no bytes."""
 _GREY_MODES = {"1", "L", "LA", *_NUMBERS}
+_NEARLY_BLACK = 20
+"""White of 12 bits becomes byte 15 where white is 65535; resizing may make a pixel a little brighter."""
+_ALL_NEARLY_BLACK = (
+    "the images have 16 bits and all are nearly black, because 65535 is taken for white; if white is 4095 (12 bits), "
+    "multiply the pixels by 16 and prepare the images again"
+)
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -88,6 +94,7 @@ def open_image_files(
         pixels: list[NDArray[np.uint8]] = []
         labels: list[int] = []
         names: list[str] = []
+        brightest = 0
 
         def chunk() -> tuple[NDArray[np.int64], Chunk]:
             targets = np.array(labels, dtype=np.int32) if has_labels else None
@@ -100,6 +107,7 @@ def open_image_files(
             if isinstance(image, str):
                 survey.skipped.append(f"{picture.name}: {image}")
                 continue
+            brightest = max(brightest, int(image.max()))
             positions.append(position)
             pixels.append(image)
             labels.append(picture.label)
@@ -109,13 +117,19 @@ def open_image_files(
                 positions, pixels, labels, names = [], [], [], []
         if pixels:
             yield chunk()
+        if survey.has_many_bits and 0 < brightest <= _NEARLY_BLACK and _ALL_NEARLY_BLACK not in survey.notes:
+            survey.notes.append(_ALL_NEARLY_BLACK)
 
     pools = tuple(
         Pool(name, count, lambda split=split: read(split), *shares(splits, split))  # type: ignore[misc]
         for split, count in counts.items()
         for name in [None if split == "train" else split]
     )
-    return Source(description, (channels, height, width), "uint8", pools, has_labels, classes, skipped=survey.skipped)
+    return Source(
+        *(description, (channels, height, width), "uint8", pools, has_labels, classes),
+        skipped=survey.skipped,
+        notes=survey.notes,
+    )
 
 
 class _Survey:
@@ -127,7 +141,10 @@ class _Survey:
         self._sizes: dict[tuple[int, int], str] = {}
         self._is_grey = True
         self._num_seen = 0
+        self.has_many_bits = True
+        """Whether the pixels of all images are whole numbers of 16 bits."""
         self.skipped: list[str] = []
+        self.notes: list[str] = []
         self.unreadable: set[tuple[str | None, int]] = set()
 
     def count(self, split: str | None, pictures: Pictures) -> int:
@@ -142,6 +159,7 @@ class _Survey:
                 continue
             mode, size = looked
             self._is_grey = self._is_grey and mode in _GREY_MODES
+            self.has_many_bits = self.has_many_bits and mode in _NUMBERS - {"F"}
             self._sizes.setdefault(size, picture.name)
             if len(self._sizes) > 1 and not self.has_target:
                 (one, first), (other, second) = self._sizes.items()
