@@ -1,5 +1,6 @@
 """Options of the test run."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from bype.data.prepare import prepare
 from bype.data.sources import idx
 from small_runs import feature_store, image_store, small_run
 
-# As in the processes that tests start: with another number of threads, sums are rounded otherwise.
+# Here and in the processes that tests start: with another number of threads, sums are rounded otherwise.
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

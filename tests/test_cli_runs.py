@@ -16,7 +16,7 @@ from bype.cli import main
 from bype.cli.output import printing, result
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.store import Store
-from bype.evaluation.generation import interpolate, reconstruct, sample
+from bype.evaluation.generation import generate_like, interpolate, reconstruct, sample
 from bype.plates import to_bytes
 from bype.report.export import export_points
 from bype.run.opened import TrainedRun
@@ -58,11 +58,17 @@ def test_sample_random_from_components_and_like_an_example(bype_run, tmp_path, c
     assert np.array_equal(tiles(out), np.stack(expected))
 
     assert main(["sample", str(bype_run), "--force", "--heaviest", "3", "--count", "2", "--out", str(out)]) == 0
-    assert tiles(out).shape[:2] == (3, 2)
+    by_weight = run.model.prior.pseudocoreset.weights.argsort(descending=True, stable=True)[:3].tolist()
+    generator = torch.Generator().manual_seed(0)
+    expected = [to_bytes(sample(run.model, 2, component=k, generator=generator).numpy())[:, 0] for k in by_weight]
+    assert np.array_equal(tiles(out), np.stack(expected))
 
     test = run.store().split("test")
     assert main(["sample", str(bype_run), "--force", "--like", "5", "--count", "4", "--out", str(out)]) == 0
     assert np.array_equal(tiles(out)[0, 0], test.read(np.array([5]))[0, 0])
+    copies = StoreSource(test).read(np.array([5] * 4))
+    like = generate_like(run.model, copies, "prior", generator=torch.Generator().manual_seed(0))
+    assert np.array_equal(tiles(out)[0, 1:], to_bytes(like.numpy())[:, 0])
     Image.fromarray(test.read(np.array([5]))[0, 0]).save(tmp_path / "mine.png")
     mine = str(tmp_path / "mine.png")
     assert main(["sample", str(bype_run), "--like", mine, "--count", "4", "--out", str(out), "--force"]) == 0

@@ -1,6 +1,7 @@
 """The scikit-learn face: densities, repeats, scikit-learn's tools around it."""
 
 import pickle
+import signal
 import struct
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from bype.data.sources.memory import source_of
 from bype.data.store import Store
 from bype.estimator.labels import labels_of
 from bype.evaluation.outliers import ScoreOptions
+from bype.run.choice import length_of
 from bype.run.directory import RunError
 from torchrun_process import has_checkpoint, started, wait_until
 
@@ -741,11 +743,27 @@ def test_progress_is_shown_on_request(capsys):
     assert "validation" in capsys.readouterr().out
 
 
-def test_an_interrupt_stops_a_fit(tmp_path):
-    script = "import numpy, bype; bype.ByPEVAE(6, max_epochs=10**6).fit(numpy.random.normal(size=(99, 3)))"
-    timed = f"import threading, os, signal; threading.Timer(8, os.kill, (os.getpid(), signal.SIGINT)).start(); {script}"
-    done = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, timeout=120, check=False)
-    assert done.stderr.splitlines()[-1].startswith("KeyboardInterrupt")
+def test_minutes_end_a_fit():
+    fitted = bype.ByPEVAE(**{**TINY, "max_epochs": 10**6, "max_minutes": 0.02}).fit(table())
+    assert fitted.config_.length == "1 seconds"
+    assert length_of(2.5) == "150 seconds"
+
+
+def test_random_states_are_as_in_scikit_learn():
+    one, two = (bype.ByPEVAE(**TINY, random_state=None).fit(table()) for _ in range(2))
+    assert one.offset_ != two.offset_
+    drawn = [bype.ByPEVAE(**TINY, random_state=np.random.RandomState(3)).fit(table()) for _ in range(2)]
+    assert_same_model(*drawn)
+
+
+def test_an_interrupt_stops_a_fit():
+    script = "import numpy, bype; bype.ByPEVAE(6, max_epochs=10**6, verbose=1).fit(numpy.random.normal(size=(99, 3)))"
+    words = [sys.executable, "-u", "-c", script]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as fit:
+        assert any("validation" in line for line in fit.stdout)  # it trains
+        fit.send_signal(signal.SIGINT)
+        _, errors = fit.communicate(timeout=120)
+    assert errors.splitlines()[-1].startswith("KeyboardInterrupt")
 
 
 def test_images_for_a_model_of_a_table_are_refused_by_their_shape():

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from bype.data.examples import StoreSource
+from bype.data.examples import StoreSource, spread_rows
 from bype.data.prepare import prepare
 from bype.data.store import Store
 from bype.evaluation import density
 from bype.evaluation.density import Block, DensityOptions, measure_density
 from bype.evaluation.journal import Journal
+from bype.mixtures import LeaveOneOutMixture
 from bype.objective import importance_weighted_bound
 from bype.priors import GaussianPrior
+from bype.randomness import generator_for
 from bype.run.opened import TrainedRun
 from linear_gaussian import exact_log_likelihood, linear_hvae, linear_vae
 
@@ -171,3 +173,20 @@ def test_the_faster_precision_is_the_one_that_takes_less_time(monkeypatch, slow,
         patched.setattr(density.time, "perf_counter", lambda: now[0])
         found = density.faster_precision()
     assert found == fast
+
+
+def test_training_examples_are_left_out_of_a_prior_that_is_made_of_them(trained_exemplar, tmp_path):
+    """Blocks of 16 of some rows of the training split, against mixtures without these rows."""
+    run = TrainedRun.open(trained_exemplar)
+    source = StoreSource(run.store().split("train"))
+    _, found = measure_density(
+        run.model, source, DensityOptions(20, 40), tmp_path / "journal", {}, is_training_split=True
+    )
+    prior, expected = run.model.prior_distribution(), []
+    for number, rows in enumerate(torch.from_numpy(spread_rows(465, 40)).split(16)):
+        without = LeaveOneOutMixture(prior.means, prior.log_variance, prior.log_weights, torch.arange(465), rows)
+        generator = generator_for(0, "density", 16 * number)
+        x = source.read(rows.numpy())
+        bound = importance_weighted_bound(run.model, x, 20, prior=without, generator=generator)
+        expected.append(bound.log_likelihood)
+    torch.testing.assert_close(found, torch.cat(expected), rtol=0, atol=1e-3)

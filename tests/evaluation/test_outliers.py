@@ -12,11 +12,14 @@ from sklearn.decomposition import PCA
 
 import bype
 from bype.cli import main
+from bype.data.examples import StoreSource
 from bype.data.prepare import prepare
 from bype.data.scaling import Scaling
 from bype.data.store import Store
 from bype.evaluation import outliers
-from bype.evaluation.outliers import ScoreOptions, column_terms, percentiles, score_examples
+from bype.evaluation.outliers import ScoreOptions, column_terms, percentiles, score_examples, worst_columns
+from bype.evaluation.scores import log_likelihood_by_shared_draws
+from bype.mixtures import LeaveOneOutMixture
 from bype.models.base import LatentModel
 from bype.priors import GaussianPrior
 from bype.run.config import TrainingConfig
@@ -100,6 +103,32 @@ def test_percentiles_are_those_among_the_training_examples(bype_run):
     assert test.num_references == len(train.rows) == 465
     counted = [100 * (train.log_likelihood < value).mean() for value in test.log_likelihood]
     np.testing.assert_allclose(test.percentile, counted)  # no two values are equal
+
+
+def test_training_examples_are_left_out_of_a_prior_that_is_made_of_them(trained_exemplar):
+    run = TrainedRun.open(trained_exemplar)
+    found = score_examples(run, "train", options=ScoreOptions(20, 30, 40))
+    source, prior, by_hand = StoreSource(run.store().split("train")), run.model.prior_distribution(), []
+    for rows in torch.from_numpy(found.rows).split(32):
+        without = LeaveOneOutMixture(prior.means, prior.log_variance, prior.log_weights, torch.arange(465), rows)
+        by_hand.append(log_likelihood_by_shared_draws(run.model, source.read(rows.numpy()), 20, without))
+    np.testing.assert_allclose(found.log_likelihood, torch.cat(by_hand), atol=2e-3)
+
+
+def test_a_reconstruction_by_the_papers_squared_error_has_a_density(trained_bype):
+    run = TrainedRun.open(trained_bype)
+    found = score_examples(run, "test", options=ScoreOptions(4, 5))
+    x = StoreSource(run.store().split("test")).read(found.rows)
+    with torch.no_grad():
+        mean = run.model.posterior(x).mean_output().clamp(1 / 512, 511 / 512)  # the middles of black and white
+    expected = -(x.flatten(1) - mean).square().sum(1)
+    # exp(-||x - m||^2) integrates to pi^(d/2).
+    np.testing.assert_allclose(found.reconstruction, expected - 72 * np.log(np.pi), atol=2e-3)
+
+
+def test_columns_are_named_by_what_they_lose_against_the_average():
+    order, excess = worst_columns(np.array([[0.0, -5.0, -1.0, -2.0]]), np.array([-1.0, -1.0, -1.0, -1.0]))
+    assert (order.tolist(), excess.tolist()) == ([[1, 3, 2]], [[4, 1, 0]])
 
 
 @pytest.mark.parametrize("name", ["trained_bype", "trained_gaussian"])

@@ -5,6 +5,7 @@ import pytest
 
 from bype.data.prepare import prepare
 from bype.data.store import Store
+from bype.run import choice
 from bype.run.choice import suitable_config
 
 SIZE = 16
@@ -31,6 +32,28 @@ def test_points_that_start_as_noise_have_no_classes(tmp_path):
     assert suitable_config(store, "2 epochs", seed=0).labelled
     config = suitable_config(store, "2 epochs", seed=0, points_start="noise")
     assert (config.points_start, config.labelled) == ("noise", False)
+
+
+def test_what_is_chosen_for_images_and_for_tables(tmp_path, monkeypatch):
+    """As the guide lists it."""
+    images = gloves(90, flipped=False, shifted=0)
+    rows = np.random.default_rng(0).normal(size=(90, 10))
+    for name, x in (("images", images), ("table", rows)):
+        np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(90) % 3)
+        prepare(tmp_path / f"{name}.npz", tmp_path / name)
+    stores = {name: Store(tmp_path / name) for name in ("images", "table")}
+    chosen = {name: suitable_config(store, "2 epochs", seed=0) for name, store in stores.items()}
+    for config in chosen.values():
+        assert (config.decay, config.learning_rate) == (True, 2e-3)
+        assert (config.warm_up, config.patience) == ("0 epochs", "0 epochs")
+        assert (config.components, config.labelled) == (18, True)  # a quarter of 72
+    assert (chosen["images"].likelihood, chosen["images"].dropout) == ("learned-gaussian", 0.2)
+    assert (chosen["table"].likelihood, chosen["table"].dropout) == ("robust-gaussian", 0.0)
+    assert (chosen["images"].latent_dim, chosen["table"].latent_dim) == (14, 5)  # 72 / 5, 10 / 2
+    assert suitable_config(stores["table"], "2 epochs", seed=0, components=6).labelled
+    assert not suitable_config(stores["table"], "2 epochs", seed=0, components=5).labelled  # fewer than two a class
+    monkeypatch.setattr(choice, "_MANY_EXAMPLES", 72)
+    assert suitable_config(stores["images"], "2 epochs", seed=0).dropout == 0.0
 
 
 @pytest.mark.parametrize(("flipped", "shifted"), [(False, 0), (True, 0), (False, 2)])

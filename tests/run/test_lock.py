@@ -127,14 +127,18 @@ def test_of_many_that_would_take_over_one_does(tmp_path):
     holder.acquire()
     age(tmp_path, 120)
     script = (
-        "import sys, time; from pathlib import Path; from bype.run.lock import LockError, RunLock\n"
+        "import sys; from pathlib import Path; from bype.run.lock import LockError, RunLock\n"
         "lock = RunLock(Path(sys.argv[1]))\n"
-        "try:\n    lock.acquire(); print('mine'); sys.stdout.flush(); time.sleep(4)\n"
+        "try:\n    lock.acquire(); print('mine', flush=True); sys.stdin.read()\n"
         "except LockError:\n    print('refused')\n"
     )
     words = [sys.executable, "-c", script, str(tmp_path)]
-    processes = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(6)]
-    assert sorted(process.communicate(timeout=300)[0].strip() for process in processes) == ["mine", *["refused"] * 5]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    processes = [subprocess.Popen(words, **pipes, text=True) for _ in range(6)]
+    said = [process.stdout.readline().strip() for process in processes]  # the one that has it waits for all others
+    for process in processes:
+        process.communicate(timeout=60)
+    assert sorted(said) == ["mine", *["refused"] * 5]
     assert not holder.is_ours()
 
 

@@ -256,6 +256,7 @@ def test_planted_files_are_never_opened(bype_run, folder_hub, opened, is_local):
     opened.clear()
     back = bype.TrainedRun.from_pretrained(place if is_local else NAME)
     assert_same_model(run, back)
+    assert any(str(folder_hub.folder) in name and name.endswith("/model.safetensors") for name in opened)
     ends = tuple(f"/{name}" for name in planted)
     assert [name for name in opened if str(folder_hub.folder) in name and name.endswith(ends)] == []
     if not is_local:

@@ -3,8 +3,10 @@
 import copy
 
 import pytest
+import torch
 
 from bype.distributed import Group
+from bype.objective import ELBOTerms
 from bype.training.state import TrainingState
 
 FIELDS = {
@@ -30,6 +32,16 @@ def test_as_many_processes_get_their_own_sums_and_another_number_loses_none():
     others = [TrainingState.from_fields(FIELDS, Group(rank, 3)) for rank in range(3)]
     assert sum(state.num_examples for state in others) == 7
     assert sum(state.sums["kl"] for state in others) == pytest.approx(0.3)
+
+
+def test_means_are_over_examples_with_the_full_weight_of_the_kl():
+    """Two steps of unlike size in the warm-up: what is logged counts each example once, whatever beta is."""
+    state = TrainingState()
+    state.add(ELBOTerms(torch.tensor([-5.0, -7.0]), {"z": torch.tensor([1.0, 2.0])}, beta=0.1))
+    state.add(ELBOTerms(torch.tensor([-1.0]), {"z": torch.tensor([0.0])}, beta=0.2))
+    means = {"negative_elbo": 16 / 3, "negative_reconstruction": 13 / 3, "kl_z": 1.0}
+    assert state.take_means(Group()) == pytest.approx(means)
+    assert (state.sums, state.num_examples) == ({}, 0)
 
 
 @pytest.mark.parametrize(

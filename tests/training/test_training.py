@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import io
+import itertools
 import json
 import os
 import shutil
@@ -52,6 +53,7 @@ from bype.training.loop import Trainer, train
 from bype.training.optimizer import NormalisedAdam, normalise_
 from bype.training.reporter import RunReporter
 from bype.training.step import TrainingStep
+from bype.training.validation import Validation
 from small_runs import assert_same_tensors
 from training_process import command, finish
 
@@ -220,19 +222,33 @@ def test_each_window_is_announced_once_and_ahead(tmp_path):
     assert len(announced) == 14
 
 
-def test_early_stopping_waits_for_the_warm_up_and_the_patience(store, tmp_path):
+@pytest.mark.parametrize(("best_epoch", "last_epoch"), [(1, 9), (8, 11)])
+def test_early_stopping_waits_for_the_warm_up_and_the_patience(store, tmp_path, monkeypatch, best_epoch, last_epoch):
+    losses = (abs(epoch - best_epoch) for epoch in itertools.count(1))
+    monkeypatch.setattr(Validation, "means", lambda self, prior: {"negative_elbo": float(next(losses))})
     config = replace(
-        length="400 epochs",
-        warm_up="2 epochs",
-        patience="3 epochs",
-        learning_rate=0.3,
-        rule=FrozenSettings(),
-        batch_size=210,
+        length="400 epochs", warm_up="6 epochs", patience="3 epochs", rule=FrozenSettings(), batch_size=210
     )
     outcome = train(config, store, tmp_path / "run")
-    best_step = max(int(line["step"]) for line in metrics(tmp_path / "run") if line["best"])
-    assert outcome.step == max(best_step, 2) + 3
-    assert outcome.step < 400
+    assert (outcome.step, outcome.best) == (last_epoch, 0.0)
+
+
+def test_each_step_has_the_weight_and_the_rate_of_its_time(store, tmp_path, monkeypatch):
+    """Warm-up over 2 of 4 epochs; the rate rises over 20 steps and falls along half a cosine."""
+    seen, take = [], TrainingStep.__call__
+
+    def watched(self, x, indices, beta=1.0, **more):
+        outcome = take(self, x, indices, beta, **more)
+        seen.append((outcome.terms.beta, self.optimizer._rate))
+        return outcome
+
+    monkeypatch.setattr(TrainingStep, "__call__", watched)
+    changes = {"rule": FrozenSettings(), "length": "4 epochs", "warm_up": "2 epochs", "learning_rate": 1e-3}
+    train(replace(decay=True, **changes), store, tmp_path / "run")
+    epoch = len(seen) // 4
+    assert [beta for beta, _ in seen] == [0.5] * epoch + [1.0] * 3 * epoch
+    expected = [0.5e-3 * (1 + np.cos(np.pi * k / len(seen))) * min(1, (k + 1) / 20) for k in range(len(seen))]
+    np.testing.assert_allclose([rate for _, rate in seen], expected)
 
 
 def test_a_checkpoint_cut_at_any_byte_is_refused_and_the_one_before_used(store, tmp_path):
