@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor
 
 from bype.likelihoods import (
     QUANTISATION_VARIANCE,
@@ -56,7 +55,7 @@ def normalised(request):
 @pytest.mark.parametrize("output", [-0.4, 0.001, 0.3, 1.0, 1.7])
 def test_mass_is_one(normalised, output):
     likelihood, support, measure = normalised
-    assert likelihood.is_normalised
+    assert likelihood.value_kind != "unnormalised"
     log_prob = likelihood.log_prob(support, torch.tensor([output], dtype=F64))
     # Trapezia over 24 standard deviations err far below 1e-9; sums over finite sets only by rounding.
     assert abs((log_prob.exp().sum() * measure).item() - 1) < 1e-9
@@ -142,7 +141,7 @@ def test_a_bernoulli_of_bytes_takes_black_and_white_for_certain_bits():
 def test_squared_error_is_a_gaussian_of_variance_one_half_without_its_normaliser():
     x, output = torch.rand(3, 784, dtype=F64), torch.rand(3, 784, dtype=F64)
     squared = SquaredError().double()
-    assert not squared.is_normalised
+    assert squared.value_kind == "unnormalised"
     normalised = FixedGaussian(0.5).double().log_prob(x, output)
     torch.testing.assert_close(
         squared.log_prob(x, output) - normalised, torch.full((3,), 392 * math.log(math.pi)).double()
@@ -241,27 +240,6 @@ def test_a_constant_pixel_cannot_drive_the_density_to_infinity():
     assert QUANTISATION_VARIANCE <= constant < 1.1 * QUANTISATION_VARIANCE
     assert varying == pytest.approx(x[:, 1].square().mean().item(), rel=1e-3)
     assert likelihood.log_prob(x, torch.zeros_like(x)).isfinite().all()
-
-
-def test_bits_per_dimension_of_uniform_bytes_is_eight():
-    wide = learned(DiscretisedLogistic, 0.0).double()
-    log_prob = wide.log_prob(BYTES, OUTPUT)
-    torch.testing.assert_close(wide.bits_per_dimension(log_prob, 1), -log_prob / math.log(2))
-    # The density of uniform data on [0, 1] is one: log_prob 0 and 8 bits for each byte.
-    bits: Tensor = FixedGaussian(1.0).bits_per_dimension(torch.zeros(1), 784, levels=256)
-    assert bits.item() == pytest.approx(8)
-
-
-def test_bits_per_dimension_is_refused_where_it_means_nothing():
-    zero = torch.zeros(1)
-    with pytest.raises(ValueError, match="not normalised"):
-        SquaredError().bits_per_dimension(zero, 784, levels=256)
-    with pytest.raises(ValueError, match="dequantised"):
-        FixedGaussian(1.0).bits_per_dimension(zero, 784)
-    with pytest.raises(ValueError, match="nats"):
-        Bernoulli().bits_per_dimension(zero, 784)
-    with pytest.raises(ValueError, match="256 levels"):
-        DiscretisedLogistic().bits_per_dimension(zero, 784, levels=32)
 
 
 def test_wrong_settings_are_refused():

@@ -36,18 +36,15 @@ class Likelihood(nn.Module, ABC):
 
     Attributes
     ----------
-    is_normalised
-        Whether ``exp(log_prob)`` integrates or sums to one over x. Where it does not, the value must not be
-        called a likelihood or be compared across likelihoods.
     value_kind
-        What ``exp(log_prob)`` is.
+        What ``exp(log_prob)`` is. If ``unnormalised``, it does not integrate or sum to one over x. Then it must not be
+        called a likelihood or be compared across likelihoods.
     log_normaliser
         What to add to ``log_prob``, for each dimension, to make it that of a density; ``None`` if no constant does.
     outputs_per_dimension
         How many numbers of the decoder's output say something about one number of an example.
     """
 
-    is_normalised = True
     outputs_per_dimension = 1
     value_kind: Literal["density", "probability", "unnormalised", "cross-entropy"] = "density"
     log_normaliser: float | None = 0.0
@@ -73,31 +70,6 @@ class Likelihood(nn.Module, ABC):
 
     def start(self, variance: Tensor) -> None:
         """Begin at the variances (d,) of a linear model's noise. Most likelihoods have none to set."""
-
-    def bits_per_dimension(self, log_prob: Tensor, num_dimensions: int, *, levels: int | None = None) -> Tensor:
-        """Turn nats per example into bits per dimension of data with a number of discrete ``levels``.
-
-        Parameters
-        ----------
-        log_prob
-            Nats per example under this likelihood.
-        num_dimensions
-            d, the dimensions of one example.
-        levels
-            For a density: how many levels of [0, 1] the data had before uniform noise dequantised them
-            (256 for bytes). Without dequantisation a density has no bits per dimension.
-        """
-        if not self.is_normalised:
-            raise ValueError(
-                f"{type(self).__name__} is not normalised, so it has no bits per dimension; "
-                f"train with DiscretisedLogistic, or with a Gaussian on dequantised data"
-            )
-        if levels is None:
-            raise ValueError(
-                f"{type(self).__name__} has bits per dimension only on dequantised data; "
-                f"if yours are, say how many levels they had, e.g. levels=256"
-            )
-        return (math.log(levels) - log_prob / num_dimensions) / math.log(2)
 
 
 class NaturalForm(NamedTuple):
@@ -196,7 +168,6 @@ class SquaredError(FixedGaussian):
     tensor(-0.0625)
     """
 
-    is_normalised = False
     value_kind = "unnormalised"
     log_normaliser = -0.5 * math.log(math.pi)
 
@@ -392,9 +363,6 @@ class Bernoulli(LinearLikelihood):
     def _as_data(self, bits: Tensor) -> Tensor:
         return bits if self.levels is None else (bits * (self.levels - 1) + 0.5) / self.levels
 
-    def bits_per_dimension(self, log_prob: Tensor, num_dimensions: int, *, levels: int | None = None) -> Tensor:
-        raise ValueError("Bernoulli scores bits, not pixel levels; report its nats per example instead")
-
 
 class DiscretisedLogistic(Likelihood):
     """Logistic density of a learned scale, summed over the bin of each level: a probability of bytes.
@@ -456,9 +424,3 @@ class DiscretisedLogistic(Likelihood):
         value = output + self.scale * torch.logit(position, eps=1e-12).to(output.dtype)
         level = torch.floor(value * self.levels).clamp(0, self.levels - 1)
         return (level + 0.5) / self.levels
-
-    def bits_per_dimension(self, log_prob: Tensor, num_dimensions: int, *, levels: int | None = None) -> Tensor:
-        """Turn nats per example into bits per dimension; the number of levels is the likelihood's own."""
-        if levels not in (None, self.levels):
-            raise ValueError(f"this likelihood has {self.levels} levels, not {levels}")
-        return -log_prob / (num_dimensions * math.log(2))

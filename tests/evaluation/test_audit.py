@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -250,6 +251,31 @@ def test_exact_copies_are_weighed_against_those_among_new_examples(num_copies, h
     assert found.are_copies == (p_value < 0.01 or held_out_copies == 0)
     assert f"Equal to one: {num_copies} points; {held_out_copies} of 1000 new examples are." in found.verdict
     assert found.verdict.startswith("The points give" if found.are_copies else "No sign of copies.")
+
+
+def test_where_new_examples_are_training_examples_the_verdict_and_the_warning_agree():
+    usual, many = Share(0.5, 0.05, 0.5), Share(0.5, 0.4, 1e-9)
+    near = Closeness("points", 128, 10, 95, 1.0, usual, many, [])
+    blind = Audit(1, "", "pixels", 5000, "test", 100, 1.0, [near])
+    assert not blind.are_copies
+    assert blind.verdict.startswith("This audit cannot tell")
+    assert warning_of(blind) == CANNOT_TELL
+    equal = Closeness("samples", 1000, 1000, 95, 1.0, usual, usual, [])
+    found = Audit(1, "", "pixels", 5000, "test", 100, 1.0, [near, equal])
+    assert found.verdict.startswith("The samples give training examples away")  # what is near tells nothing here
+
+
+def test_a_strangers_counts_are_refused_or_read_at_once():
+    usual = Share(0.5, 0.05, 0.5)
+    for count, copies in ((0, 0), (5, 6), (10**9, 0), (5, -1)):
+        with pytest.raises(ValueError, match="make no sense"):
+            Closeness("points", count, copies, 0, 1.0, usual, usual, [])
+    with pytest.raises(ValueError, match="make no sense"):
+        Audit(1, "", "pixels", 5000, "test", -1, 1.0, [])
+    half = Closeness("points", 10**6, 10**6 // 2, 10**6 // 2, 1.0, usual, usual, [])
+    start = time.process_time()
+    assert "cannot tell" in Audit(1, "", "pixels", 5000, "test", 10**6, 1.0, [half]).verdict
+    assert time.process_time() - start < 20
 
 
 def test_one_extreme_example_does_not_hide_copies():

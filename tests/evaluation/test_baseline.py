@@ -37,6 +37,7 @@ def test_bytes_are_compared_as_a_density(labelled_store, tmp_path):
     size = math.prod(TrainedRun.open(folder).data.shape)
     probability = found.density.negative_log_likelihood.value
     assert found.density.of_density == pytest.approx(probability - size * math.log(256))
+    assert found.density.bits_per_dimension == pytest.approx(probability / size / math.log(2))
     gain = found.baseline.negative_log_likelihood.value - found.density.of_density
     error = found.baseline.error_of_difference
     assert f"{abs(gain):.1f} ± {error:.1f} nats" in found.baseline.verdict(found.density, size)

@@ -1,6 +1,7 @@
 """Commands take new data as the user has them: folders of images, and tables."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,11 +13,14 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
+import bype
 from bype.cli import main
 from bype.data.examples import as_model_input
 from bype.data.prepare import prepare
 from bype.data.sources import SourceOptions
+from bype.evaluation.audit import audit_run
 from bype.evaluation.generation import embed
+from bype.evaluation.outliers import ScoreOptions, score_examples
 from bype.run.opened import TrainedRun
 from small_runs import CLASSES, small_run, striped_images
 from torchrun_process import wait_until
@@ -186,3 +190,18 @@ def test_an_example_without_any_density_is_named(trained_features, tmp_path, cap
     printed = capsys.readouterr().err
     assert "log p(x) of 1 example in the split train is not finite (row 3)" in printed
     assert "Traceback" not in printed
+    words[words.index("5")] = "0"  # what is encoded may be more than what the likelihood is estimated of
+    assert main(words) == 1
+    assert "log p(x) of 1 example in the split train is not finite (row 3)" in capsys.readouterr().err
+
+
+def test_places_may_be_text_and_the_split_may_be_left_out(trained_features, tmp_path):
+    run = TrainedRun.open(trained_features)
+    own = str(run.store().folder)
+    assert score_examples(run, data=own, options=ScoreOptions(2, 5, 5)).percentile is not None
+    assert audit_run(TrainedRun.open(shutil.copytree(trained_features, tmp_path / "run")), own, 20)[0].num_train > 0
+    names = "length,width,<b>depth</b>,mass"
+    np.savetxt(tmp_path / "x.csv", np.zeros((20, 4)), delimiter=",", header=names, comments="")
+    prepare(tmp_path / "x.csv", str(tmp_path / "store"), validation=5, test=0)
+    copy = TrainedRun.open(tmp_path / "run")
+    assert bype.evaluate(copy, data=str(tmp_path / "store"), density=None, with_map=False).split == "validation"

@@ -98,10 +98,29 @@ def test_one_callable_embeds_batches_in_whatever_form_they_come(bype_run):
         assert set(found) == {"id", "embedding", "log_likelihood"}
         np.testing.assert_allclose(found["embedding"], expected, rtol=1e-5, atol=1e-6)
         assert found["log_likelihood"].shape == (9,)
+    assert len(Embedder(bype_run, num_samples=2)({"image": []})["embedding"]) == 0
     with pytest.raises(ValueError, match="no column 'picture', it has image"):
         Embedder(bype_run, "picture")({"image": raw})
     with pytest.raises(ValueError, match=r"float64 of shape \(1, 12, 12\), the run was trained on uint8"):
         Embedder(bype_run)({"image": raw / 255})
+
+
+def test_pictures_are_embedded_as_they_are_prepared(bype_run, tmp_path):
+    """Upright, on white paper, 16 bits with all their shades."""
+    shades = np.random.default_rng(0).random((12, 12))
+    grey = Image.fromarray((255 * shades).astype(np.uint8))
+    clear = Image.merge("LA", (grey, Image.fromarray((255 * shades.T).astype(np.uint8))))
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    (tmp_path / "photos").mkdir()
+    clear.save(tmp_path / "photos" / "a.png")
+    Image.fromarray((65535 * shades).astype(np.uint16)).save(tmp_path / "photos" / "b.png")
+    grey.save(tmp_path / "photos" / "c.png", exif=exif)
+    prepare(tmp_path / "photos", tmp_path / "store", validation=0, test=0)
+    prepared = Store(tmp_path / "store").split("train").read(np.arange(3))
+    pictures = [Image.open(tmp_path / "photos" / f"{name}.png") for name in "abc"]
+    found, expected = (Embedder(bype_run)({"image": images})["embedding"] for images in (pictures, prepared))
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_an_embedder_travels_small_and_says_of_which_model_it_is(bype_run):

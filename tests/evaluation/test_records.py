@@ -8,6 +8,7 @@ import pytest
 from bype.data.files import FileError
 from bype.evaluation.records import (
     ClassifierError,
+    Density,
     Estimate,
     Evaluation,
     Map,
@@ -24,6 +25,10 @@ FOUND = Evaluation(
     source="digits",
     fingerprint="abc",
     split="test",
+    density=Density(
+        *(10, 5, "density", Estimate(3.0, 0.1), 0.1, 4.0, 2.0, 3.0, None, Estimate(4.0, 0.1), Estimate(1.0, 0.1)),
+        *({"z": Estimate(3.0, 0.1)}, "float32", None, 1.0),
+    ),
     prior_gap=GAP,
     representation=Representation(10, 20, {"3": 0.5}, 0.6),
     map=Map([0, 1], [0.5, 1.0], [2.0, 3.0], None),
@@ -69,6 +74,9 @@ BROKEN = {
     "number for text": lambda f: f["evaluations"][0].update(source=5),
     "list for a table": lambda f: f["evaluations"][0]["representation"].update(knn_accuracy=[1]),
     "text in a table": lambda f: f["evaluations"][0]["representation"].update(knn_accuracy={"3": "x"}),
+    "an accuracy above one": lambda f: f["evaluations"][0]["representation"].update(knn_accuracy={"3": 5.0}),
+    "no draws": lambda f: f["evaluations"][0]["density"].update(num_samples=0),
+    "no effective draws": lambda f: f["evaluations"][0]["density"].update(median_effective_sample_size=0.0),
     "text in a list": lambda f: f["evaluations"][0]["map"].update(x=["<script>", 1.0]),
     "nothing where something must be": lambda f: f["evaluations"][0].update(split=None),
 }

@@ -31,6 +31,7 @@ from bype.report.contents import gather
 from bype.report.markup import element
 from bype.report.page import render
 from bype.report.sections import training
+from bype.report.style import OTHERS
 from bype.run.opened import TrainedRun
 from small_runs import small_run
 
@@ -259,6 +260,8 @@ def test_runs_of_different_likelihoods_have_charts_of_their_own(evaluated):
     assert [page.count("<circle ") for page in (one, two)] == [2, 2]
     assert "have different scales" in two
     assert "have different scales" not in one
+    elsewhere = dataclasses.replace(run, name="b", data=dataclasses.replace(run.data, fingerprint="of other data"))
+    assert training([run, elsewhere]).count("<svg ") == two.count("<svg ")
 
 
 def test_an_evaluation_of_an_older_model_is_not_shown(evaluated):
@@ -314,6 +317,25 @@ def test_a_steep_start_does_not_hide_the_rest():
     points = re.search(r'points="([^"]+)"', chart.content)[1].split()
     last, tenth = (float(points[k].split(",")[1]) for k in (31, 10))
     assert last - tenth > 80  # ten nats fill a good part of the height
+
+
+def test_a_run_with_another_loss_stays_in_the_chart():
+    good, bad = np.linspace(24, 20, 40), np.linspace(600, 580, 5)
+    lines = [Series("good", list(range(40)), good), Series("bad", [0, 10, 20, 30, 39], bad, colour=1)]
+    chart = line_chart(lines, title="t", x_label="x", y_label="y")
+    heights = [
+        float(point.split(",")[1]) for line in re.findall(r'points="([^"]+)"', chart.content) for point in line.split()
+    ]
+    assert min(heights) > 0  # all within the drawing
+
+
+def test_classes_of_a_map_have_colours_of_their_own_and_the_rest_are_grey():
+    assert sections._colours([7, 3, 3]) == {3: 0, 7: 1}
+    assert sections._colours(range(10)) == {k: k for k in range(10)}
+    many = sections._colours([*range(30), *range(20, 29)])  # classes 20 to 28 are the most frequent
+    assert list(many) == [*range(20, 29)]
+    assert len({*many.values()}) == 9
+    assert OTHERS not in many.values()
 
 
 def test_elements_escape_texts_and_attributes():

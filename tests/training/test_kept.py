@@ -320,6 +320,16 @@ def test_a_warning_shows_paths_with_brackets():
     assert "/data/[old]/[/tmp]" in out.getvalue()
 
 
+def test_a_terminal_shows_each_update():
+    out = io.StringIO()
+    display = LiveDisplay(Console(file=out, force_terminal=True, width=200))
+    display.show(10, {"validation": {"negative_elbo": 25.0}})
+    display.show(10, {"update": {"steps": 4, "kl_before": 8.0, "kl_after": 9.0, "taken_back": True}})
+    text = out.getvalue()
+    assert "validation 25.000" in text
+    assert "pseudocoreset updated in 4 steps, validation KL 8.000 to 9.000, and taken back" in text
+
+
 @pytest.mark.parametrize(("every", "fewest", "most"), [("4 percent", 1, 8), ("1 step", 25, 26)])
 def test_slow_checkpoints_in_percent_take_a_small_share_of_the_time(store, tmp_path, monkeypatch, every, fewest, most):
     """A model of gigabytes would otherwise be saved 25 times, also in a training of a minute."""

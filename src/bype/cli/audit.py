@@ -33,15 +33,15 @@ def audit(words: list[str]) -> int:
         raise UsageError(f"cannot write an audit to {out}; choose a name that ends in .html or .png")
     if out is not None:
         require_free(out, options.force)
-    if options.samples < 1:
-        raise UsageError("--samples must be at least 1")
     from bype.console import progress_bar
     from bype.data.files import write_atomic
-    from bype.evaluation.audit import audit_run
+    from bype.evaluation.audit import MAX_SAMPLES, audit_run
     from bype.plates import is_image_shape, png
     from bype.report.audit_page import CAVEAT, audit_page, pairs_picture
     from bype.run.opened import TrainedRun
 
+    if not 1 <= options.samples <= MAX_SAMPLES:
+        raise UsageError(f"--samples must be between 1 and {MAX_SAMPLES:,}")
     run = TrainedRun.open(options.run, options.data)
     require_writable(options.run)
     is_image = is_image_shape(run.data.shape)

@@ -123,4 +123,4 @@ def describe(found: "Evaluation") -> Iterator[str]:
 
 
 def _pm(estimate: "Estimate") -> str:
-    return f"{estimate.value:.3f} ± {estimate.error:.3f}"
+    return f"{estimate.value:.3f} ± {estimate.error:.3f}" if estimate.error > 0 else f"{estimate.value:.3f}"

@@ -34,7 +34,7 @@ class Prepared:
 
 def prepare(
     source: Path | str | Source,
-    out: Path,
+    out: Path | str,
     options: SourceOptions = SourceOptions(),  # noqa: B008 - frozen
     *,
     validation: float | None = None,
@@ -66,6 +66,7 @@ def prepare(
     progress
         Called with the number of examples done and in all.
     """
+    out = Path(out)
     opened = source if isinstance(source, Source) else open_source(source, options)
     if binarise and (opened.dtype != "uint8" or opened.shape[0] != 1):
         raise SourceError("only grey images can be drawn black and white; leave out --binarise")

@@ -35,6 +35,7 @@ LARGE_SHARE = 0.10
 """A finding needs both: a share that chance explains in less than 1% of cases, and at least this share."""
 _ROUNDING = {"pixels": 0.5 / 256, "scaled columns": 1e-6}
 """Two examples are equal if they differ by less in each number. For pixels, the bytes of a picture are then equal."""
+MAX_SAMPLES = 1_000_000
 _MOST_QUERIES = 2000
 _MOST_POINTS = 2000
 _MOST_FOR_MEAN = 20_000
@@ -89,6 +90,10 @@ class Closeness:
     by_contrast: Share | None = None
     """As ``by_ratio``, after all examples are brought to one contrast: it finds faded copies. None in older audits."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.num_copies <= self.count <= MAX_SAMPLES or self.count == 0 or self.held_out_copies < 0:
+            raise ValueError(f"{self.num_copies} copies among {self.count} {self.kind} make no sense")
+
     @property
     def nearer(self) -> Share:
         """The larger of the two shares that tell copies: by ratio, and by ratio at one contrast."""
@@ -121,9 +126,14 @@ class Audit:
     """Of held-out examples."""
     groups: list[Closeness]
 
+    def __post_init__(self) -> None:
+        most = max((group.held_out_copies for group in self.groups), default=0)
+        if not max(1, most) <= self.num_held_out <= MAX_SAMPLES:
+            raise ValueError(f"{most} copies among {self.num_held_out} held-out examples make no sense")
+
     def finds_copies(self, group: Closeness) -> bool:
         """Tell whether too many are close to one training example and far from the next, or too many equal one."""
-        return group.nearer.is_large or self._equal_too_often(group)
+        return (group.nearer.is_large and not self._is_blind) or self._equal_too_often(group)
 
     @property
     def are_copies(self) -> bool:
@@ -157,8 +167,7 @@ class Audit:
         if equal:
             known = max(group.held_out_copies for group in self.groups)
             compared += f" Equal to one: {equal}; {known} of {self.num_held_out} new examples are."
-        equal_too_often = any(map(self._equal_too_often, self.groups))
-        if (self._is_blind or not self.are_copies) and not equal_too_often and self.cannot_tell is not None:
+        if not self.are_copies and self.cannot_tell is not None:
             return f"This audit cannot tell: {self.cannot_tell}."
         if not self.are_copies:
             return f"No sign of copies. {compared}"
@@ -192,7 +201,7 @@ class Shown:
 
 @torch.no_grad()
 def audit_run(
-    run: TrainedRun, data: Path | None = None, num_samples: int = 1000, stage: Stage = no_stage
+    run: TrainedRun, data: Path | str | None = None, num_samples: int = 1000, stage: Stage = no_stage
 ) -> tuple[Audit, list[Shown]]:
     """Measure how near a run's points and samples are to its training examples, and write ``audit.json``.
 
@@ -211,6 +220,8 @@ def audit_run(
     stage
         Called with the title of each stage.
     """
+    if not 1 <= num_samples <= MAX_SAMPLES:
+        raise ValueError(f"num_samples must be between 1 and {MAX_SAMPLES:,}, not {num_samples}")
     store = open_store(run.folder, run.data, data)
     name = next((name for name in ("test", "validation") if name in store.manifest.splits), None)
     if name is None:
@@ -344,20 +355,23 @@ def _tail(least: int, count: int, a: float, b: float) -> float:
     def log_beta(p: float, q: float) -> float:
         return math.lgamma(p) + math.lgamma(q) - math.lgamma(p + q)
 
-    def log_choose(k: int) -> float:
-        return math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
-
     whole = log_beta(a, b)
-    return min(
-        1.0, sum(math.exp(log_choose(k) + log_beta(k + a, count - k + b) - whole) for k in range(least, count + 1))
-    )
+    terms = (_log_choose(count, k) + log_beta(k + a, count - k + b) - whole for k in range(least, count + 1))
+    return min(1.0, sum(map(math.exp, terms)))
 
 
 def _upper_tail(found: int, count: int, found_there: int, count_there: int) -> float:
     """Return the p-value of Fisher's exact test that ``found`` of ``count`` is a larger rate than the other one."""
     total = found + found_there
-    ways = (math.comb(count, k) * math.comb(count_there, total - k) for k in range(found, min(count, total) + 1))
-    return sum(ways) / math.comb(count + count_there, total)
+    whole = _log_choose(count + count_there, total)
+    ways = (
+        _log_choose(count, k) + _log_choose(count_there, total - k) - whole for k in range(found, min(count, total) + 1)
+    )
+    return min(1.0, sum(map(math.exp, ways)))
+
+
+def _log_choose(count: int, chosen: int) -> float:
+    return math.lgamma(count + 1) - math.lgamma(chosen + 1) - math.lgamma(count - chosen + 1)
 
 
 def _scaling(run: TrainedRun, train: ExampleSource) -> Scaling:

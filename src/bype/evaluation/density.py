@@ -285,4 +285,4 @@ def _bits(likelihood: Likelihood, log_likelihood: Tensor, num_dimensions: int) -
     """Return the bits per dimension of a probability; the density of data that are not dequantised has none."""
     if likelihood.value_kind != "probability":
         return None
-    return float(likelihood.bits_per_dimension(log_likelihood.mean(), num_dimensions))
+    return -float(log_likelihood.mean()) / (num_dimensions * math.log(2))

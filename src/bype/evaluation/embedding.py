@@ -38,8 +38,8 @@ class EmbeddingOptions:
     format
         File format of the parts.
     num_samples
-        Draws for each example's log-likelihood; 0 to leave it out. If the likelihood is not normalised, the value is
-        that of the density that it is proportional to.
+        Draws for each example's log-likelihood; 0 to leave it out. The value is that of a density, also where the
+        likelihood is not normalised or is a probability of bytes.
     shard
         (I, N): this is worker I of N, counted from 0, and takes every N-th part.
     """

@@ -33,9 +33,9 @@ _MAP_POINTS = 2_000
 
 def evaluate(
     run: TrainedRun,
-    split_name: str = "test",
+    split_name: str | None = None,
     *,
-    data: Path | None = None,
+    data: Path | str | None = None,
     density: DensityOptions | None = DensityOptions(),  # noqa: B008 - frozen
     max_examples: int | None = None,
     with_map: bool = True,
@@ -50,7 +50,7 @@ def evaluate(
     run
         The run.
     split_name
-        The split of the store.
+        The split of the store; if left out, test, or else validation, or else train.
     data
         A store to use instead of the one that the run was trained on.
     density
@@ -69,6 +69,7 @@ def evaluate(
         :func:`assist`. The rest takes little time, and this process does it alone.
     """
     store = run.store(data)
+    split_name = split_name or store.default_split
     split = store.split(split_name)
     known = read_results(run.folder).find(store.manifest.fingerprint, split_name)
     if known is not None and known.step != run.step:
@@ -89,6 +90,7 @@ def evaluate(
             prior = run.model.prior_distribution()
             if run.is_training_split(split):
                 prior = run.model.prior.leave_out(prior, torch.from_numpy(rows)[chosen])
+            _refuse_infinite(split, rows[chosen.numpy()], prior.log_prob(queries.mean[chosen]))
             gap = prior_gap(
                 DiagonalNormal(queries.mean[chosen], queries.log_variance[chosen]),
                 references,

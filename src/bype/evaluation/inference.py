@@ -11,12 +11,15 @@ from torch import Tensor
 
 from bype.data.examples import as_model_input
 from bype.data.manifest import DTYPES
+from bype.data.sources.image_files import pixels_of
 from bype.distributions import Distribution
 from bype.evaluation.generation import embed
 from bype.evaluation.scores import log_likelihood_by_shared_draws
 from bype.plates import is_image_shape
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun, best_checkpoint
+
+_ROWS = 64
 
 
 class Embedder:
@@ -73,8 +76,12 @@ class Embedder:
         rest = {name: values for name, values in batch.items() if name != self.column}
         found: dict[str, Any] = {**rest, "embedding": embed(self._opened.model, x).cpu().numpy()}
         if self._prior is not None:
-            scores = log_likelihood_by_shared_draws(self._opened.model, x, self.num_samples, self._prior)
-            found["log_likelihood"] = scores.cpu().numpy()
+            scores = [
+                log_likelihood_by_shared_draws(self._opened.model, rows, self.num_samples, self._prior).cpu().numpy()
+                for rows in torch.split(x, _ROWS)  # each is decoded some 25 times at once
+                if len(rows)
+            ]
+            found["log_likelihood"] = np.concatenate([np.empty(0), *scores])
         return found
 
     @staticmethod
@@ -82,7 +89,7 @@ class Embedder:
         shape, dtype = run.data.shape, DTYPES[run.data.dtype]
         array = values if isinstance(values, list) else np.asarray(values)
         if isinstance(array, list) or array.dtype == object:  # each row is an array, or a picture
-            array = np.stack([_array(value, shape) for value in array])
+            array = np.stack([_array(value, shape) for value in array]) if len(array) else np.empty((0, *shape), dtype)
         if dtype == np.uint8 and array.dtype.kind in "iu" and array.size and array.min() >= 0 and array.max() <= 255:
             array = array.astype(np.uint8)  # bytes that went through lists come back as larger integers
         array = _channels_first(array, shape) if is_image_shape(shape) else array
@@ -99,9 +106,7 @@ class Embedder:
 
 
 def _array(value: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    if isinstance(value, Image.Image):  # the bytes of some kinds are numbers of colours in a palette
-        value = value.convert("L" if shape[0] == 1 else "RGB")
-    return np.asarray(value)
+    return pixels_of(value, shape[0]) if isinstance(value, Image.Image) else np.asarray(value)
 
 
 def _channels_first(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:

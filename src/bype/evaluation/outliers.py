@@ -124,7 +124,7 @@ def score_examples(
     run: TrainedRun,
     split_name: str | None = None,
     *,
-    data: Path | None = None,
+    data: Path | str | None = None,
     options: ScoreOptions | None = None,
     stage: Stage = no_stage,
 ) -> ExampleScores:

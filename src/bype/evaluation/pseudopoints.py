@@ -121,7 +121,7 @@ def coreset(run: TrainedRun, data: Path | str | None = None) -> Coreset:
         Where the store that it was trained on is, if it has moved.
     """
     points_of(run.model)  # refuses a run without points before it looks for the data
-    store = open_store(run.folder, run.data, None if data is None else Path(data))
+    store = open_store(run.folder, run.data, data)
     return describe_points(run.model, store.split("train"), run.data.classes, run.data.names)
 
 

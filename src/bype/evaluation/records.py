@@ -56,6 +56,11 @@ class Density:
     """How far the lower precision moved the estimate, with the same draws, on the first examples."""
     seconds: float
 
+    def __post_init__(self) -> None:
+        sizes = self.smallest_effective_sample_size, self.median_effective_sample_size
+        if self.num_images < 1 or self.num_samples < 1 or min(sizes) <= 0:
+            raise ValueError(f"{self.num_images} examples, {self.num_samples} draws and effective sizes {sizes}")
+
     @property
     def has_few_draws(self) -> bool:
         """Whether so few draws count that the value is clearly too high, by the leading term of its bias."""
@@ -107,6 +112,10 @@ class Representation:
     """By the number of neighbours."""
     probe_accuracy: float
     """Of a logistic regression on the latent means."""
+
+    def __post_init__(self) -> None:
+        if wrong := [each for each in (*self.knn_accuracy.values(), self.probe_accuracy) if not 0 <= each <= 1]:
+            raise ValueError(f"an accuracy must be between 0 and 1, not {wrong[0]}")
 
 
 @dataclass(frozen=True)

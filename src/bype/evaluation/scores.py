@@ -19,8 +19,8 @@ _DRAWS_AT_ONCE = 25
 def log_likelihood_by_shared_draws(model: LatentModel, x: Tensor, num_draws: int, prior: Distribution) -> Tensor:
     """Estimate log p(x) (B,) of examples (B, *data_shape) with draws that are the same for every example.
 
-    So the value of an example does not depend on what is scored beside it, nor in which order. What is not normalised,
-    such as the paper's squared error, is returned as the density that it is proportional to, if there is one.
+    So the value of an example does not depend on what is scored beside it, nor in which order. It is that of a density
+    wherever there is one: the squared error is normalised, and a probability of bytes is spread over their bins.
     """
     bound = importance_weighted_bound(
         model,

@@ -135,7 +135,7 @@ def write_page(records: Records, costs: Costs | None, page: Path) -> None:
 
     Figures there that are no longer drawn are removed; other files stay.
     """
-    before, begin, rest = (page.read_text() if page.exists() else "").partition(BEGIN)
+    before, begin, rest = (page.read_text(encoding="utf-8") if page.exists() else "").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise FileError(f"{page} lacks the two lines between which to print: {BEGIN} and {END}")

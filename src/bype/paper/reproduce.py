@@ -220,15 +220,16 @@ def _precision(workplace: Path) -> Precision:
 def _train_classifier(
     run: TrainedRun, store: Store, classifier: Classifier, epochs: int, seed: int, stage: Stage
 ) -> None:
-    results, fingerprint = read_results(run.folder), store.manifest.fingerprint
+    fingerprint = store.manifest.fingerprint
     way, share = classifier.way, classifier.real_share
     key = (run.step, fingerprint, way, share, epochs)
-    if any((e.step, e.fingerprint, e.way, e.real_share, e.epochs) == key for e in results.augmentation):
+    known = read_results(run.folder).augmentation
+    if any((e.step, e.fingerprint, e.way, e.real_share, e.epochs) == key for e in known):
         return
     with stage(f"training a classifier, lambda {share:g}, latents from the {way}") as report:
         error = classifier_error(run, store, way, share, epochs=epochs, seed=seed, report=report)
     found = ClassifierError(run.step, fingerprint, way, share, epochs, len(store.split("train")), [error])
-    write_results(run.folder, results.with_augmentation([found]))
+    write_results(run.folder, read_results(run.folder).with_augmentation([found]))
 
 
 def _pictures(run: TrainedRun, store: Store) -> dict[str, bytes]:

@@ -115,8 +115,7 @@ def line_chart(
         The largest value that y can have.
     """
     xs = [x for line in series for x in line.x]
-    ys = [y for line in series for y in line.y]
-    low, high = _useful_range(ys, min_range)
+    low, high = _useful_range([line.y for line in series], min_range)
     across, up = _scales(min(xs), max(xs), low, min(high, most))
     parts = [_axes(across, up, x_label, y_label, x_ticks)]
     if marks:
@@ -190,16 +189,22 @@ def _window(*parts: Markup) -> Markup:
     return element("svg", *parts, viewBox=f"{_LEFT} {_TOP} {width} {height}", **place)
 
 
-def _useful_range(ys: Sequence[float], min_range: float) -> tuple[float, float]:
-    """Return a range in which a curve that falls steeply at first can still be read where it is flat."""
+def _useful_range(lines: Sequence[Sequence[float]], min_range: float) -> tuple[float, float]:
+    """Return a range in which curves that fall steeply at first can still be read where they are flat."""
+    low, high = min(map(min, lines)), max(map(_useful_top, lines))
+    missing = max(0.0, min_range - (high - low)) / 2
+    margin = missing + (0.05 * (high - low) or max(1e-3, abs(low) * 0.01))
+    return low - margin, high + margin
+
+
+def _useful_top(ys: Sequence[float]) -> float:
+    """Return where to cut a curve: above its flat part, if it falls steeply at first."""
     ordered = sorted(ys)
     low, high = ordered[0], ordered[-1]
     typical = ordered[min(len(ordered) - 1, int(0.85 * len(ordered)))]
     if len(ordered) > 8 and high - low > 4 * (typical - low) > 0:
-        high = low + 1.3 * (typical - low)
-    missing = max(0.0, min_range - (high - low)) / 2
-    margin = missing + (0.05 * (high - low) or max(1e-3, abs(low) * 0.01))
-    return low - margin, high + margin
+        return low + 1.3 * (typical - low)
+    return high
 
 
 def _scales(low_x: float, high_x: float, low_y: float, high_y: float) -> tuple[_Scale, _Scale]:

@@ -170,4 +170,6 @@ def _active(run: RunContents) -> str:
 
 
 def _pm(estimate: Estimate) -> str:
+    if estimate.error == 0:  # of a single example
+        return minus(f"{estimate.value:.3f}")
     return minus(f"{estimate.value:.3f}\u00a0±\u00a0{estimate.error:.3f}")

@@ -1,6 +1,7 @@
 """The sections of the page that hold more than one kind of picture or a chart."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from bype.evaluation.pseudopoints import Coreset
@@ -8,6 +9,7 @@ from bype.report.blocks import card, heading, key, picture_of, section, table, t
 from bype.report.charts import Series, line_chart, scatter, weights_chart
 from bype.report.contents import CLASS_POINTS, MOST_CLASSES, MOST_IMAGES, ClassOfPoints, RunContents
 from bype.report.markup import Markup, element, minus
+from bype.report.style import NUM_COLOURS, OTHERS
 from bype.wording import counted
 
 _LABELLED_CAPTION = (
@@ -17,10 +19,11 @@ _LABELLED_CAPTION = (
 
 
 def training(runs: Sequence[RunContents]) -> Markup:
-    """Return the curves of training, in a chart for each likelihood: those of different ones have different scales."""
-    likelihoods = dict.fromkeys(run.config.likelihood for run in runs)
+    """Return the curves of training, in a chart for each likelihood and data set: only these have one scale."""
+    scales = [(run.config.likelihood, run.data.fingerprint) for run in runs]
     charts = [
-        _curves([(k, run) for k, run in enumerate(runs) if run.config.likelihood == kind], runs) for kind in likelihoods
+        _curves([(k, run) for k, (run, own) in enumerate(zip(runs, scales, strict=True)) if own == scale], runs)
+        for scale in dict.fromkeys(scales)
     ]
     charts = [chart for chart in charts if chart]
     if not charts:
@@ -31,7 +34,7 @@ def training(runs: Sequence[RunContents]) -> Markup:
         "overfits."
     )
     if len(charts) > 1:
-        text += " Runs with different likelihoods have different scales: do not compare their numbers."
+        text += " Runs with different likelihoods or data have different scales: do not compare their numbers."
     return section("Training", text, element("div", *charts, class_="cards"))
 
 
@@ -55,10 +58,11 @@ def _curves(numbered: Sequence[tuple[int, RunContents]], runs: Sequence[RunConte
                 keys.append(key(label, "dash" if is_dashed and len(runs) == 1 else f"line c{number % 10}"))
                 if is_dashed and run.config.labelled:
                     below = element("figcaption", _LABELLED_CAPTION)
-        kept = next((line for line in run.metrics if line.step == run.step and "validation" in line.parts), None)
-        if kept is not None:  # a line of one point is drawn as a dot
-            value = kept.parts["validation"]["negative_elbo"]
-            series.append(Series(f"{run.name}, kept", [kept.epoch], [value], False, number))
+        validated = [(line, line.parts.get("validation", {}).get("negative_elbo")) for line in run.metrics]
+        for line, value in validated:
+            if line.step == run.step and value is not None:  # a line of one point is drawn as a dot
+                series.append(Series(f"{run.name}, kept", [line.epoch], [value], False, number))
+                break
     if not series:
         return Markup("")
     updates = sorted({line.epoch for _, run in numbered for line in run.metrics if "update" in line.parts})
@@ -273,6 +277,11 @@ def unusual(runs: Sequence[RunContents]) -> Markup:
     if not cards:
         return Markup("")
     text = "In nats. The percentile is the percentage of training examples that are less likely."
+    if any(run.unusual and run.config.likelihood == "bernoulli" for run in runs):
+        text += (
+            " The log p(x) of a Bernoulli likelihood is no density, and that of the linear model is: use the log ratio "
+            "only to rank examples."
+        )
     return section("Least likely examples", text, element("div", *cards, class_="cards"))
 
 
@@ -294,18 +303,28 @@ def maps(runs: Sequence[RunContents]) -> Markup:
         if layout is None or not len(layout.x) == len(layout.y) > 0:
             continue
         labels = layout.labels if layout.labels is not None and len(layout.labels) == len(layout.x) else None
-        chart = scatter(layout.x, layout.y, labels, title=f"Map of latent means, {run.name}")
-        seen = sorted(set(labels or []))
+        colours = _colours(labels or [])
+        groups = None if labels is None else [colours.get(label, OTHERS) for label in labels]
+        chart = scatter(layout.x, layout.y, groups, title=f"Map of latent means, {run.name}")
         is_own = run.evaluation is not None and run.evaluation.fingerprint == run.data.fingerprint
         names = run.data.classes if is_own else ()  # other data have other classes
-        keys = [
-            key(names[k] if k < len(names) else str(k), f"c{k % 10}") for k in seen[:MOST_CLASSES] if 0 <= k < 2**20
-        ]
+        keys = [key(names[k] if 0 <= k < len(names) else str(k), f"c{colour}") for k, colour in colours.items()]
+        if num_others := len(set(labels or [])) - len(colours):
+            keys.append(key(f"{num_others:,} other classes", f"c{OTHERS}"))
         cards.append(card(heading(runs, run), chart.on_page(), element("ul", *keys, class_="legend")))
     if not cards:
         return Markup("")
     text = "Latent means of examples, laid out by t-SNE: neighbours are similar."
     return section("Map", text, element("div", *cards, class_="cards"))
+
+
+def _colours(labels: Sequence[int]) -> dict[int, int]:
+    """Return the colours of classes, at most ten; of more classes, those of the nine that most examples have."""
+    counts = Counter(labels)
+    if len(counts) <= NUM_COLOURS:
+        return {label: colour for colour, label in enumerate(sorted(counts))}
+    frequent = sorted(label for label, _ in counts.most_common(NUM_COLOURS - 1))
+    return dict(zip(frequent, (colour for colour in range(NUM_COLOURS) if colour != OTHERS), strict=True))
 
 
 def neighbours(runs: Sequence[RunContents]) -> Markup:

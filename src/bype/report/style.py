@@ -1,6 +1,9 @@
 """How the page looks: in light and dark mode, on a laptop, a phone and paper."""
 
 _COLOURS = ("0072b2", "d55e00", "009e73", "cc79a7", "e69f00", "56b4e9", "8c6d31", "7a5195", "999999", "b8b000")
+NUM_COLOURS = len(_COLOURS)
+OTHERS = _COLOURS.index("999999")
+"""Grey, the colour of all classes that have none of their own."""
 _CHART_STYLE = (
     """
 .chart { display: block; width: 100%; max-width: 36rem; height: auto; font: 12px system-ui, sans-serif; }

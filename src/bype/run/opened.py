@@ -180,7 +180,7 @@ class BlankSource:
         return torch.full((len(indices), *self._data.shape), 0.5 if self._data.dtype in PIXELS else 0.0)
 
 
-def open_store(run: Path, identity: DataIdentity, moved_to: Path | None) -> Store:
+def open_store(run: Path, identity: DataIdentity, moved_to: Path | str | None) -> Store:
     """Open the store that a run was trained on, and make sure that it is the same one.
 
     Parameters
@@ -198,7 +198,7 @@ def open_store(run: Path, identity: DataIdentity, moved_to: Path | None) -> Stor
     return found
 
 
-def own_store(run: Path, identity: DataIdentity, other: Path | None) -> Store:
+def own_store(run: Path, identity: DataIdentity, other: Path | str | None) -> Store:
     """Open the store that a run was trained on: ``other``, if it is that one, else as :func:`open_store` finds it."""
     if other is None or Store(other).manifest.fingerprint == identity.fingerprint:
         return open_store(run, identity, other)
@@ -213,10 +213,10 @@ def came_without_data(run: Path, identity: DataIdentity) -> bool:
     return not identity.store and not (run / "store").exists()
 
 
-def _find_store(run: Path, identity: DataIdentity, moved_to: Path | None) -> Store | str:
+def _find_store(run: Path, identity: DataIdentity, moved_to: Path | str | None) -> Store | str:
     """Return the store that a run was trained on, or say why there is none."""
     remembered = [Path(identity.store)] if identity.store else []
-    places = [*remembered, run / "store"] if moved_to is None else [moved_to]
+    places = [*remembered, run / "store"] if moved_to is None else [Path(moved_to)]
     found = [place for place in places if place.exists()]
     for place in found:
         store = Store(place)

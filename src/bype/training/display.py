@@ -136,11 +136,14 @@ class LiveDisplay(PlainDisplay):
             self._progress.update(self._task, completed=share, epoch=step / self._steps_per_epoch, rate=rate)
 
     def show(self, step: int, line: dict[str, Any]) -> None:
+        text = f"epoch {round(step / self._steps_per_epoch, 2):<6g}"
+        if "update" in line:  # rare, so it is always shown
+            self._write(f"{text} | {describe(line)}")
+            return
         now = time.perf_counter()
         if now - self._last_line < _PAUSE:
             return
         self._last_line = now
-        text = f"epoch {round(step / self._steps_per_epoch, 2):<6g}"
         for split in ("train", "validation"):
             if "negative_elbo" in line.get(split, {}):
                 text += f" | {split} {line[split]['negative_elbo']:.3f}"

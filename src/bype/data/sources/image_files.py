@@ -251,27 +251,32 @@ def _look(file: Path | BytesIO) -> tuple[str, tuple[int, int]] | str:
 
 
 def _read_pixels(file: Path | BytesIO, channels: int, size: tuple[int, int] | None) -> NDArray[np.uint8] | str:
-    """Return the pixels (channels, height, width), upright, on a white background; or why they cannot be read."""
+    """Return the pixels (channels, height, width) of a file; or why they cannot be read."""
     try:
         with _open(file) as opened:
-            turn = _TURNS.get(_orientation(opened))
-            if isinstance(opened, TiffImageFile):  # Pillow turns it when it reads the pixels
-                turn = None
-                opened.filename = ""  # else Pillow 13 maps the file into memory, and turns grey images wrongly
-            image = opened if turn is None else opened.transpose(turn)
-            if image.mode in _NUMBERS:
-                image = Image.fromarray(_bytes_of(np.asarray(image, dtype=np.float64), image.mode == "F"))
-            if "A" in image.getbands() or "transparency" in image.info:
-                image = image.convert("RGBA")
-                paper = Image.new("RGBA", image.size, "white")
-                image = Image.alpha_composite(paper, image)
-            image = image.convert("L" if channels == 1 else "RGB")
-            if size is not None:
-                image = ImageOps.fit(image, size, Image.Resampling.LANCZOS)
-            pixels = np.asarray(image, dtype=np.uint8)
+            pixels = pixels_of(opened, channels, size)
     except _UNREADABLE as error:
         return _reason(error)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def pixels_of(image: Image.Image, channels: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    """Return the pixels of an image, upright, on a white background: (height, width), or with three channels last."""
+    turn = _TURNS.get(_orientation(image))
+    if isinstance(image, TiffImageFile):  # Pillow turns it when it reads the pixels
+        turn = None
+        image.filename = ""  # else Pillow 13 maps the file into memory, and turns grey images wrongly
+    if turn is not None:
+        image = image.transpose(turn)
+    if image.mode in _NUMBERS:
+        image = Image.fromarray(_bytes_of(np.asarray(image, dtype=np.float64), image.mode == "F"))
+    if "A" in image.getbands() or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    image = image.convert("L" if channels == 1 else "RGB")
+    if size is not None:
+        image = ImageOps.fit(image, size, Image.Resampling.LANCZOS)
+    return np.asarray(image, dtype=np.uint8)
 
 
 def _bytes_of(values: NDArray[np.float64], are_floats: bool) -> NDArray[np.uint8]:
