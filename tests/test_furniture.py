@@ -30,6 +30,16 @@ def test_the_tests_cover_the_python_and_torch_that_are_promised():
     assert oldest[2]["run"] == "bash .ci/oldest"
 
 
+def test_every_job_installs_what_the_tests_import():
+    """The packages that only tests need, as the job of the oldest versions names them."""
+    script = (ROOT / ".ci" / "oldest").read_text().replace("\\\n", " ")
+    words = re.search(r'pip install -r "\$work/oldest.txt" +(.*)', script)[1].replace('"', "").split()
+    needed = {re.split("[<>=]", word)[0] for word in words} - {"build", "editables", "hatchling"}  # for the wheel
+    steps = load(".github/workflows/tests.yml")["jobs"]["versions"]["steps"]
+    (line,) = [step["run"] for step in steps if "pip install -e" in step.get("run", "")]
+    assert {"pandas", "polars", "scipy", "skrub"} <= needed <= set(line.split())
+
+
 def test_the_record_of_the_oldest_versions_is_of_those_that_are_promised():
     record = json.loads((ROOT / "results" / "oldest.json").read_text())
     assert f">={'.'.join(record['python'].split('.')[:2])}" == PROJECT["requires-python"]

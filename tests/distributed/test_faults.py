@@ -5,6 +5,7 @@ import json
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -20,6 +21,8 @@ SMALL = (
     *("--length", "6 epochs", "--warm-up", "1 epoch", "--checkpoint-every", "3 steps"),
     *("--batch-size", "50", "--components", "20", "--latent-dim", "4", "--hidden", "16", "--learning-rate", "0.001"),
 )
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the processes of a launcher are found in /proc")
 REAL = ("--length", "5 epochs", "--warm-up", "1 epoch", "--checkpoint-every", "7 steps")
 PSVI = ("--rule", "psvi", "--rule-every", "2 epochs")
 SHORT_PSVI = (*PSVI, "--rule-steps", "10")
@@ -89,6 +92,26 @@ def test_two_processes_by_the_clock_one_killed_equal_a_replay_of_their_log(label
         (tmp_path / "replay" / name).write_bytes((tmp_path / "broken" / name).read_bytes())
     finish(under_torchrun(2, command(labelled_store, tmp_path / "replay", *BY_THE_CLOCK)))
     assert outcome(tmp_path / "replay") == outcome(tmp_path / "broken")
+
+
+def test_three_processes_draw_what_one_draws(labelled_store, tmp_path):
+    """Flips, shifts, dropout and noise of a whole training; what is left is the rounding of sums in another order."""
+    drawn = (
+        *("--network", "dense", "--likelihood", "learned-gaussian", "--rule", "frozen"),
+        *("--dropout", "0.2", "--flips", "True", "--shifts", "1", "--length", "2 epochs", "--warm-up", "1 epoch"),
+        *("--batch-size", "50", "--components", "20", "--latent-dim", "4", "--hidden", "16"),
+    )
+    finish(command(labelled_store, tmp_path / "one", *drawn))
+    finish(under_torchrun(3, command(labelled_store, tmp_path / "three", *drawn)))
+    one, three = (
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("one", "three")
+    )
+    assert len(one) == len(three) > 1
+    for line, other in zip(one, three, strict=True):
+        assert line["step"] == other["step"]
+        for part in ("train", "validation"):
+            assert other.get(part) == (pytest.approx(line[part], rel=1e-3) if part in line else None)
 
 
 def test_a_killed_process_changes_nothing(labelled_store, tmp_path):

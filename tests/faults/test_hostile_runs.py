@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import struct
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,8 @@ CONFIG = TrainingConfig(
     length="2 epochs",
     rule=PSVISettings(every="1 epoch"),
 )
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory of a process in /proc")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -304,6 +305,7 @@ def test_a_command_says_that_the_status_could_not_be_written_either(store, tmp_p
     assert second.startswith("bype: the status could not be written: ")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /dev/full")
 def test_the_cause_is_told_if_the_disk_is_full_when_the_log_is_closed(tmp_path):
     file = MetricsFile(tmp_path / "metrics.jsonl", 0, 0, pytest.fail)
     with Path("/dev/full").open("w") as full:
