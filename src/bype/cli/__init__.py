@@ -147,7 +147,3 @@ def _errors() -> tuple[type[Exception], ...]:
     homes = {"bype.run.directory": "RunError", "bype.distributed": "GroupError"}
     later = [getattr(sys.modules[home], name) for home, name in homes.items() if home in sys.modules]
     return (ConfigError, FileError, SourceError, UsageError, *later)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 
-from bype.cli.options import Force, MaybePath, RunFolder, UsageError, parse, require_free, require_writable
+from bype.cli.options import Force, MaybePath, MovedStore, RunFolder, UsageError, parse, require_free, require_writable
 from bype.cli.output import result
 
 _ABOUT = """Measure how close pseudo-points and samples are to training examples.
@@ -15,11 +15,9 @@ guarantee. The record is audit.json in the run."""
 @dataclass(frozen=True)
 class _Audit:
     run: RunFolder
-    """Open this run directory"""
     out: MaybePath = None
     """Write a page to this .html file, or the closest pairs of images to a .png file"""
-    data: MaybePath = None
-    """Look here for the store that the run was trained on, if it has moved"""
+    data: MovedStore = None
     samples: int = 1000
     """Draw this many samples"""
     force: Force = False

@@ -4,7 +4,7 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from bype.cli.options import MaybePath, RunFolder, UsageError, parse
+from bype.cli.options import MaybePath, OtherStore, RunFolder, UsageError, parse
 from bype.cli.output import result
 from bype.wording import counted
 
@@ -12,9 +12,7 @@ from bype.wording import counted
 @dataclass(frozen=True)
 class _Augment:
     run: RunFolder
-    """Open this run directory"""
-    data: MaybePath = None
-    """Use this store instead of the one that the run was trained on"""
+    data: OtherStore = None
     way: Literal["posterior", "prior"] = "posterior"
     """Draw latents of generated examples from the example's posterior, or from the prior's component around it"""
     lambdas: tuple[float, ...] = (0.4, 1.0)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from bype.cli.examples import split_of
-from bype.cli.options import MaybeName, MaybePath, RunFolder, UsageError, parse, shard_of, without_default
+from bype.cli.options import Device, MaybeName, MaybePath, RunFolder, UsageError, parse, shard_of, without_default
 from bype.cli.output import result
 from bype.wording import counted
 
@@ -13,7 +13,6 @@ from bype.wording import counted
 @dataclass(frozen=True)
 class _Embed:
     run: RunFolder
-    """Open this run directory"""
     out: Path
     """Write part-000000.npz and so on to this folder: ids, sources, means (embeddings), labels of 16,384 rows each"""
     data: MaybePath = None
@@ -24,8 +23,7 @@ class _Embed:
     """Choose the file format of the parts"""
     samples: int = 0
     """Also estimate the log-likelihood of each example, as bype score does, with this many draws"""
-    device: str = "cpu"
-    """Compute on cpu, or on cuda for a GPU"""
+    device: Device = "cpu"
     shard: Annotated[str | None, without_default("I/N")] = None
     """Do the part of worker I of N, counted from 0, such as 2/8; leave it out under torchrun"""
 

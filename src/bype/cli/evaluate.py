@@ -4,7 +4,18 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-from bype.cli.options import Flag, MaybeCount, MaybeName, MaybePath, RunFolder, UsageError, parse, require_writable
+from bype.cli.options import (
+    Device,
+    Flag,
+    MaybeCount,
+    MaybeName,
+    OtherStore,
+    RunFolder,
+    Seed,
+    UsageError,
+    parse,
+    require_writable,
+)
 from bype.cli.output import result, say
 
 if TYPE_CHECKING:
@@ -18,9 +29,7 @@ _LONGEST_BLOCK = 6 * 3600.0
 @dataclass(frozen=True)
 class _Evaluate:
     run: RunFolder
-    """Open this run directory"""
-    data: MaybePath = None
-    """Use this store instead of the one that the run was trained on"""
+    data: OtherStore = None
     split: MaybeName = None
     """Choose the split; if left out, test, or else validation, or else train"""
     samples: int = 5000
@@ -33,10 +42,8 @@ class _Evaluate:
     """Choose the precision of the networks; bfloat16 is faster on some machines, and the difference is measured"""
     no_map: Flag = False
     """Leave out the t-SNE map"""
-    device: str = "cpu"
-    """Compute on cpu, or on cuda for a GPU"""
-    seed: int = 0
-    """Set the seed of all random numbers"""
+    device: Device = "cpu"
+    seed: Seed = 0
 
 
 def evaluate(words: list[str]) -> int:

@@ -10,7 +10,6 @@ from bype.cli.output import result
 @dataclass(frozen=True)
 class _Export:
     run: RunFolder
-    """Open this run directory"""
     out: Path
     """Write encoder.onnx, decoder.onnx, prior.onnx, likelihood.onnx, sampler.onnx and model.json to this new folder"""
     data: MaybePath = None

@@ -17,7 +17,7 @@ import tyro
 
 from bype.cli.data import say_findings
 from bype.cli.evaluate import describe
-from bype.cli.options import MaybeCount, MaybeName, UsageError, parse
+from bype.cli.options import MaybeCount, MaybeName, Seed, UsageError, parse
 from bype.cli.output import result, say
 from bype.wording import counted
 
@@ -52,8 +52,7 @@ class _Fit:
     points_start: Literal["examples", "noise"] = "examples"
     """Start pseudo-points as training examples, or as noise, which copies none: choose noise for private data. Then
     no class has points of its own, and bype sample --label does not work"""
-    seed: int = 0
-    """Set the seed of all random numbers"""
+    seed: Seed = 0
 
 
 def fit(words: list[str]) -> int:

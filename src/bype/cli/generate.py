@@ -11,8 +11,12 @@ from bype.cli.options import (
     MaybeCount,
     MaybeName,
     MaybePath,
+    MovedStore,
     Numbers,
+    OtherStore,
     RunFolder,
+    Seed,
+    SplitOfRows,
     UsageError,
     parse,
     require_free,
@@ -25,7 +29,6 @@ from bype.wording import counted
 @dataclass(frozen=True)
 class _Sample:
     run: RunFolder
-    """Open this run directory"""
     out: Path
     """Write the examples to this file: a picture to .png, numbers to .npy, rows of a table to .csv"""
     count: MaybeCount = None
@@ -45,10 +48,8 @@ class _Sample:
     data: MaybePath = None
     """Take the rows of --like from this store, not from the one that the run was trained on; an exemplar prior
     looks here for its training data, if they have moved"""
-    split: MaybeName = None
-    """Take row numbers from this split; if left out, from test, or else validation, or else train"""
-    seed: int = 0
-    """Set the seed of all random numbers"""
+    split: SplitOfRows = None
+    seed: Seed = 0
     force: Force = False
 
 
@@ -116,15 +117,12 @@ def sample(words: list[str]) -> int:
 @dataclass(frozen=True)
 class _Reconstruct:
     run: RunFolder
-    """Open this run directory"""
     out: Path
     """Write a picture to this .png file, examples above reconstructions; or only reconstructions to .npy or .csv"""
     examples: ExampleNames = ()
     """Reconstruct these: image files, or row numbers of --split; 20 rows, evenly spread, if left out"""
-    data: MaybePath = None
-    """Use this store instead of the one that the run was trained on"""
-    split: MaybeName = None
-    """Take row numbers from this split; if left out, from test, or else validation, or else train"""
+    data: OtherStore = None
+    split: SplitOfRows = None
     force: Force = False
 
 
@@ -159,7 +157,6 @@ def reconstruct(words: list[str]) -> int:
 @dataclass(frozen=True)
 class _Interpolate:
     run: RunFolder
-    """Open this run directory"""
     out: Path
     """Write the examples to this file: a picture to .png, numbers to .npy, rows of a table to .csv"""
     between: ExampleNames = ()
@@ -167,10 +164,8 @@ class _Interpolate:
     spread. Each pair is a line"""
     steps: int = 10
     """Show this many examples in a line, with the reconstructions of both ends"""
-    data: MaybePath = None
-    """Use this store instead of the one that the run was trained on"""
-    split: MaybeName = None
-    """Take row numbers from this split; if left out, from test, or else validation, or else train"""
+    data: OtherStore = None
+    split: SplitOfRows = None
     force: Force = False
 
 
@@ -198,11 +193,9 @@ def interpolate(words: list[str]) -> int:
 @dataclass(frozen=True)
 class _Coreset:
     run: RunFolder
-    """Open this run directory"""
     out: Path
     """Write coreset.npz, weights.svg, a store of the points, and two pictures or points.csv to this new folder"""
-    data: MaybePath = None
-    """Look here for the store that the run was trained on, if it has moved"""
+    data: MovedStore = None
 
 
 def coreset(words: list[str]) -> int:

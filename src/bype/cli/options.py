@@ -15,12 +15,11 @@ _MAX_SEED = 2**63 - 1
 """What a generator of torch takes."""
 
 
-def without_default(metavar: str) -> object:
+def without_default(metavar: str, help: str | None = None) -> object:  # noqa: A002 - as tyro calls it
     """Name an option's value, and do not show its default, which is None or empty."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
+    return tyro.conf.arg(metavar=metavar, help=help, help_behavior_hint="")
 
 
-RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 MaybePath = Annotated[Path | None, without_default("PATH")]
 MaybeName = Annotated[str | None, without_default("NAME")]
 MaybeCount = Annotated[int | None, without_default("N")]
@@ -29,6 +28,22 @@ ExampleNames = Annotated[tuple[str, ...], without_default("EXAMPLE ...")]
 Numbers = Annotated[tuple[int, ...], without_default("N ...")]
 
 
+# Options that several commands have, with their help.
+RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Open this run directory")]
+OtherStore = Annotated[
+    Path | None, without_default("PATH", "Use this store instead of the one that the run was trained on")
+]
+MovedStore = Annotated[
+    Path | None, without_default("PATH", "Look here for the store that the run was trained on, if it has moved")
+]
+SplitOfRows = Annotated[
+    str | None,
+    without_default(
+        "NAME", "Take row numbers from this split; if left out, from test, or else validation, or else train"
+    ),
+]
+Device = Annotated[str, tyro.conf.arg(help="Compute on cpu, or on cuda for a GPU")]
+Seed = Annotated[int, tyro.conf.arg(help="Set the seed of all random numbers")]
 Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
 Force = Annotated[bool, tyro.conf.arg(help="Replace what is at --out", help_behavior_hint="")]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bype.cli.examples import split_of
-from bype.cli.options import Force, MaybeName, MaybePath, RunFolder, UsageError, parse, require_free
+from bype.cli.options import Device, Force, MaybeName, MaybePath, RunFolder, UsageError, parse, require_free
 from bype.cli.output import result, say
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ Compare several scores: log p(x) alone is known to rank some outliers above the 
 @dataclass(frozen=True)
 class _Score:
     run: RunFolder
-    """Open this run directory"""
     out: Path
     """Write a line for each example to this .csv, .npz or .parquet file"""
     data: MaybePath = None
@@ -33,8 +32,7 @@ class _Score:
     """Estimate log p(x) with this many draws, the same for each example"""
     references: int = 2000
     """Find percentiles among this many training examples, spread evenly"""
-    device: str = "cpu"
-    """Compute on cpu, or on cuda for a GPU"""
+    device: Device = "cpu"
     force: Force = False
 
 

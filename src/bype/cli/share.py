@@ -20,7 +20,6 @@ training examples: see bype audit. Log in to the hub first, with: hf auth login"
 @dataclass(frozen=True)
 class _Share:
     run: RunFolder
-    """Open this run directory"""
     out: MaybePath = None
     """Write the files to this new folder"""
     to: Annotated[str | None, without_default("OWNER/NAME")] = None

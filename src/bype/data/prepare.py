@@ -11,7 +11,7 @@ import numpy as np
 from bype.console import Report, no_report
 from bype.data.digits import Digits
 from bype.data.files import printable
-from bype.data.manifest import DTYPES, Manifest, check_examples
+from bype.data.manifest import DTYPES, SPLITS, Manifest, check_examples
 from bype.data.order import KeyedPermutation, Rows, derive_key
 from bype.data.sources import DifferentSizesError, Pool, Source, SourceError, SourceOptions, open_source, resizes
 from bype.data.writer import StoreWriter
@@ -92,7 +92,7 @@ def prepare(
                     digits.add(chunk.rows)
                 split_numbers = split_of(positions)
                 origins = chunk.origins or positions.tolist()
-                for split_number, split in enumerate(("train", "validation", "test")):
+                for split_number, split in enumerate(SPLITS):
                     chosen = split_numbers == split_number
                     if chosen.any():
                         labels = None if chunk.labels is None else chunk.labels[chosen]
@@ -138,7 +138,7 @@ def train_positions(source: Source, seed: int, test: float | None = None) -> Row
 def _division(pool: Pool, validation: float | None, test: float | None, key: int) -> Callable[[Rows], Rows]:
     """Return a function from positions in a pool to numbers of splits: 0 train, 1 validation, 2 test."""
     if pool.split is not None:
-        number = ("train", "validation", "test").index(pool.split)
+        number = SPLITS.index(pool.split)
         return lambda positions: np.full(len(positions), number, dtype=np.int64)
     num_validation = _number(pool.validation if validation is None else validation, pool.num_rows, "validation")
     num_test = _number(pool.test if test is None else test, pool.num_rows, "test")

@@ -10,6 +10,7 @@ import torch
 from bype.console import Stage, no_stage
 from bype.data.examples import StoreSource
 from bype.data.files import to_json, write_atomic
+from bype.data.manifest import SPLITS
 from bype.data.store import Store
 from bype.evaluation import generation
 from bype.evaluation.augmentation import classifier_error
@@ -98,7 +99,7 @@ def _fill_if_missing(
         tell(f"left out, there is no store {data}")
         return
     folder, store = out / protocol.mark(cell.name), Store(data)
-    for split in ("train", "validation", "test"):
+    for split in SPLITS:
         store.split(split)  # raises if there is none
     if cell.data == "binarised-mnist" and store.manifest.dtype != "binarised":
         raise RunError(f"{data} is not binarised; make it with: {preparation(cell.data, data.parent)}")

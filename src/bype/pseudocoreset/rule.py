@@ -45,7 +45,7 @@ class Rule(nn.Module):
 
     Examples
     --------
-    >>> rule = Rule()  # for `joint`, whose points are parameters, and for points that stay random images
+    >>> rule = Rule()  # for `joint`, whose points are parameters, and for points that stay where they start
     >>> rule.every is None, rule.state_dict()
     (True, OrderedDict())
     """

@@ -240,7 +240,7 @@ class Trainer:
                     self._snapshot.save(self.state)
             self._snapshot.save(self.state)
             is_finished = self._is_complete() and not self.state.is_update_due
-            if is_finished and self.state.has_terms(self._group):
+            if is_finished and self.state.has_terms:
                 self._validate(is_last=True)  # after the checkpoint: a longer run continues as if it had not been made
         if is_finished:
             return Outcome("finished", self.state.step, self.state.best, self._stop.signal)

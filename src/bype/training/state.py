@@ -75,11 +75,10 @@ class TrainingState:
             self.sums[name] = self.sums.get(name, 0.0) + value
         self.num_examples += len(terms.reconstruction)
 
-    def has_terms(self, group: Group) -> bool:
-        """Tell whether there were steps since the means were taken; all processes call this together."""
-        count = torch.tensor([float(self.num_examples)])
-        group.sum_([count])
-        return bool(count > 0)
+    @property
+    def has_terms(self) -> bool:
+        """Whether there were steps since the means were taken: the same in all processes."""
+        return bool(self.sums)
 
     def take_means(self, group: Group) -> dict[str, float]:
         """Return the means over the examples of all processes, and reset the sums."""
