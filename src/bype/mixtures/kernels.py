@@ -249,18 +249,22 @@ class _Responsibilities(torch.autograd.Function):
         only_own: bool,
     ) -> Tensor:
         precision = float(torch.exp(-log_variance))  # a plain number saves a dozen operations on tensors of one element
-        offset_BD, mean_MD = rows_BD - centre_D, means_MD - centre_D
+        num_dimensions = means_MD.shape[1]
         step = len(means_MD)
         if len(rows_BD) * step > BLOCK_ELEMENTS:
             step = max(_MIN_COMPONENTS, min(BLOCK_ELEMENTS, _RECOMPUTED_ELEMENTS) // len(rows_BD))
         # Expanded squares need the digits of float32; autocast would round them to half as many.
         with torch.autocast(rows_BD.device.type, enabled=False):
+            offset_BD = rows_BD - centre_D
+            # The last column holds what does not depend on the row, so that scores come from one product.
+            mean_MF = means_MD.new_empty(len(means_MD), num_dimensions + 1)
+            mean_MD = torch.sub(means_MD, centre_D, out=mean_MF[:, :-1])
             square_B, square_M = torch.linalg.vecdot(offset_BD, offset_BD), torch.linalg.vecdot(mean_MD, mean_MD)
-            bias_M = torch.add(log_weights_M, square_M, alpha=-0.5 * precision)
+            torch.add(log_weights_M, square_M, alpha=-0.5 * precision, out=mean_MF[:, -1])
+            feature_BF = _with_column(precision * offset_BD, 1.0)
             logs_B1 = []
-            for mean, bias, ids in _blocks(step, mean_MD, bias_M, ids_M):
-                product_BM = torch.addmm(bias, offset_BD, mean.T, alpha=precision)
-                joint_BM = _masked(product_BM, row_ids_B, ids, only_own)
+            for mean, ids in _blocks(step, mean_MF, ids_M):
+                joint_BM = _masked(feature_BF @ mean.T, row_ids_B, ids, only_own)
                 largest_B1 = joint_BM.amax(1, keepdim=True)
                 share_BM = joint_BM.sub_(largest_B1).clamp_min_(_LOG_NOTHING).exp_()
                 total_B1 = share_BM.sum(1, keepdim=True)
@@ -270,38 +274,46 @@ class _Responsibilities(torch.autograd.Function):
         else:
             log_sum_B1 = torch.cat(logs_B1, 1).logsumexp(1, keepdim=True)
             kept = log_sum_B1, torch.ones_like(log_sum_B1)
-        ctx.save_for_backward(*kept, offset_BD, mean_MD, bias_M, row_ids_B, ids_M)
+        ctx.save_for_backward(*kept, offset_BD, feature_BF, mean_MF, row_ids_B, ids_M)
         ctx.step, ctx.precision, ctx.only_own = step, precision, only_own
-        log_normaliser = 0.5 * means_MD.shape[1] * (LOG_TWO_PI + float(log_variance))
+        log_normaliser = 0.5 * num_dimensions * (LOG_TWO_PI + float(log_variance))
         return torch.add(log_sum_B1[:, 0], square_B, alpha=-0.5 * precision).sub_(log_normaliser)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
-        kept, total_B1, offset_BD, mean_MD, bias_M, row_ids_B, ids_M = ctx.saved_tensors
-        precision = ctx.precision
+        kept, total_B1, offset_BD, feature_BF, mean_MF, row_ids_B, ids_M = ctx.saved_tensors
+        precision, mean_MD = ctx.precision, mean_MF[:, :-1]
+        # Rows are weighted, not responsibilities: these are by far the largest tensor, and are only read.
         weight_B1 = gradient_B[:, None] / total_B1
-        masses_M, pulls_MD, pushed_BD = [], [], (-precision * gradient_B)[:, None] * offset_BD
-        blocks = _blocks(ctx.step, mean_MD, bias_M, ids_M)
-        for mean, bias, ids in blocks:
-            if len(blocks) == 1:
-                shared_BM = kept * weight_B1
-            else:
-                product_BM = torch.addmm(bias, offset_BD, mean.T, alpha=precision)
-                joint_BM = _masked(product_BM, row_ids_B, ids, ctx.only_own)
-                shared_BM = joint_BM.sub_(kept).clamp_min_(_LOG_NOTHING).exp_().mul_(weight_B1)
-            masses_M.append(shared_BM.sum(0))
-            pulls_MD.append(shared_BM.T @ offset_BD)
-            pushed_BD.addmm_(shared_BM, mean, alpha=precision)
-        mass_M = _joined(masses_M)
-        in_means = torch.addcmul(_joined(pulls_MD), mass_M[:, None], mean_MD, value=-1).mul_(precision)
+        weighted_BF = _with_column(weight_B1 * offset_BD, weight_B1)
+        pulls_MF, pushed_BD = [], torch.zeros_like(offset_BD)
+        blocks = _blocks(ctx.step, mean_MF, ids_M)
+        for mean, ids in blocks:
+            share_BM = kept
+            if len(blocks) > 1:
+                joint_BM = _masked(feature_BF @ mean.T, row_ids_B, ids, ctx.only_own)
+                share_BM = joint_BM.sub_(kept).clamp_min_(_LOG_NOTHING).exp_()
+            pulls_MF.append(share_BM.T @ weighted_BF)
+            pushed_BD.addmm_(share_BM, mean[:, :-1])
+        pull_MF = _joined(pulls_MF)
+        mass_M = pull_MF[:, -1].contiguous()
+        in_means = torch.addcmul(pull_MF[:, :-1], mass_M[:, None], mean_MD, value=-1).mul_(precision)
+        pushed_BD.mul_(weight_B1).addcmul_(gradient_B[:, None], offset_BD, value=-1).mul_(precision)
         in_log_variance = None
         if ctx.needs_input_grad[2]:
             # The sum of gradient times responsibility times squared distance, less D for each row. The other gradients
             # hold differences of rows and means already: subtracting whole sums of squares would lose all digits.
-            distance = (pushed_BD.flatten() @ offset_BD.flatten()).add_(in_means.flatten() @ mean_MD.flatten())
+            distance = (pushed_BD.flatten() @ offset_BD.flatten()).add_(torch.linalg.vecdot(in_means, mean_MD).sum())
             in_log_variance = distance.mul_(-0.5).sub_(gradient_B.sum(), alpha=0.5 * mean_MD.shape[1])
         return pushed_BD, in_means, in_log_variance, mass_M, None, None, None, None
+
+
+def _with_column(rows_BD: Tensor, column: Tensor | float) -> Tensor:
+    """Return rows (B, D + 1) with one more column: a number, or (B, 1)."""
+    wider = rows_BD.new_empty(len(rows_BD), rows_BD.shape[1] + 1)
+    wider[:, :-1], wider[:, -1:] = rows_BD, column
+    return wider
 
 
 def _masked(joint_BM: Tensor, row_ids_B: Tensor | None, ids_M: Tensor | None, only_own: bool) -> Tensor:

@@ -340,7 +340,7 @@ class Tracking(Rule):
             )
         if not (places - prior.targets[made.rows]).square().sum().isfinite():
             raise ValueError("pseudo-points are infinitely far from their targets; try a smaller learning_rate")
-        if not all(numbers.isfinite().all() for numbers in (in_means, *moves)):
+        if not all(numbers.sum().isfinite() for numbers in (in_means, *moves)):
             raise ValueError("gradients of the pseudocoreset are not finite; try a smaller learning_rate")
         if moves:
             self._move_points(prior, made, *moves)
