@@ -11,7 +11,7 @@ from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits
 
 from bype.cli import main
-from bype.cli.fit import _alone_in
+from bype.cli.fit_folder import alone_in
 from bype.evaluation.records import Estimate, read_results
 from bype.run.opened import TrainedRun
 
@@ -285,7 +285,7 @@ def test_the_number_of_latents_can_be_set(digits, tmp_path, capsys):
 
 def test_two_fits_do_not_work_in_one_folder(tmp_path, capsys):
     np.save(tmp_path / "table.npy", np.random.default_rng(0).normal(size=(100, 3)))
-    with _alone_in(tmp_path / "run"):
+    with alone_in(tmp_path / "run"):
         assert fit(tmp_path / "table.npy", tmp_path / "run") == 1
         assert "another bype fit is at work" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()  # the one that was refused has written nothing
