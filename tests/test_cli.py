@@ -11,7 +11,10 @@ import pytest
 from PIL import Image
 
 from bype.cli import main
+from bype.data.check import contact_sheet
 from bype.data.decode import decode
+from bype.data.prepare import prepare
+from bype.data.store import Store
 from bype.paper.recipes import RECIPES
 from bype.pseudocoreset.settings import PSVISettings, TrackingSettings
 from bype.run.config import TrainingConfig
@@ -156,6 +159,17 @@ def test_unknown_commands_show_what_there_is(capsys):
     assert "bype data prepare" in capsys.readouterr().err
     assert main([]) == 0
     assert "bype data prepare" in capsys.readouterr().out
+
+
+def test_a_contact_sheet_has_all_classes_of_sorted_data(tmp_path, monkeypatch):
+    monkeypatch.setattr("bype.data.check._CHUNK_ROWS", 1)
+    shades = np.repeat(np.array([20, 220], dtype=np.uint8), 120)
+    np.savez(tmp_path / "two.npz", x=np.broadcast_to(shades[:, None, None], (240, 12, 12)), y=shades)
+    prepare(tmp_path / "two.npz", tmp_path / "store", validation=0, test=0)
+    pixels = np.asarray(contact_sheet(Store(tmp_path / "store")).convert("L"))
+    assert pixels.shape == (2 * 14 - 2, 10 * 14 - 2)
+    assert (pixels[5, 5], pixels[19, 5]) == (20, 220)
+    assert (pixels[5, -5], pixels[19, -5]) == (20, 220)
 
 
 def test_prepare_check_dry_run_and_train(tmp_path, capsys):

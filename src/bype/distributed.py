@@ -10,7 +10,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 import torch.distributed as dist
@@ -198,16 +198,20 @@ def device_named(name: str) -> torch.device:
     >>> device_named("cpu")
     device(type='cpu')
     """
-    try:
+    device = None
+    with suppress(RuntimeError):
         device = torch.device(name)
-    except RuntimeError:
-        raise GroupError(f"there is no device {name!r}; choose cpu, cuda or cuda:1") from None
-    if device.type != "cuda":
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise GroupError(f"bype does not know the device {name!r}; choose cpu, cuda or cuda:1")
+    if device.type == "cpu":
         return device
     if not torch.cuda.is_available():
         raise GroupError("this PyTorch finds no GPU; choose the device cpu, or install PyTorch for your GPU")
     if device.index is None:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    if device.index >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise GroupError(f"there is no device cuda:{device.index}; the last one is cuda:{count - 1}")
     torch.cuda.set_device(device)
     return device
 

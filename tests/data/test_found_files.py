@@ -38,6 +38,15 @@ def test_links_are_followed_hidden_folders_are_not_and_all_endings_count(tmp_pat
     assert open_source(tmp_path / "photos", SourceOptions()).classes == ("cats", "dogs")
 
 
+def test_the_working_folder_has_a_name_and_a_picture_has_no_column(tmp_path, monkeypatch):
+    photos = tmp_path / "photos"
+    save(photos, "a.png", "b.png")
+    monkeypatch.chdir(photos)
+    assert open_source(".", SourceOptions()).description == "images in photos"
+    with pytest.raises(SourceError, match="--label is for tables"):
+        open_source("a.png", SourceOptions(label="kind"))
+
+
 def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     save(tmp_path / "photos" / "a", "1.png")
     real = os.scandir

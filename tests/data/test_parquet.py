@@ -126,6 +126,25 @@ def test_files_that_are_broken_or_do_not_fit(tmp_path):
         prepare(folder, tmp_path / "store")
 
 
+def test_columns_of_splits_are_found_by_name(tmp_path):
+    folder = tmp_path / "f"
+    folder.mkdir()
+    pq.write_table(pa.table({"a": [1.0, 2.0], "b": [10.0, 20.0]}), folder / "train.parquet")
+    pq.write_table(pa.table({"b": [30.0], "a": [3.0]}), folder / "test.parquet")
+    prepare(folder, tmp_path / "store", validation=0)
+    store = Store(tmp_path / "store")
+    rows = {name: store.split(name).read(np.arange(len(store.split(name)))) for name in ("train", "test")}
+    a, b = (store.manifest.names.index(name) for name in "ab")
+    assert (rows["train"][:, a].tolist(), rows["train"][:, b].tolist()) == ([1.0, 2.0], [10.0, 20.0])
+    assert (rows["test"][:, a].tolist(), rows["test"][:, b].tolist()) == ([3.0], [30.0])
+
+
+def test_a_size_is_refused_where_there_are_no_pictures(tmp_path):
+    pq.write_table(pa.table({"a": [1.0, 2.0]}), tmp_path / "t.parquet")
+    with pytest.raises(SourceError, match="--size is for images"):
+        open_source(tmp_path / "t.parquet", SourceOptions(size=8))
+
+
 def test_a_data_set_on_the_hub_is_downloaded_at_its_revision(tmp_path, monkeypatch):
     commit = "0123456789abcdef0123456789abcdef01234567"
     asked = {}

@@ -444,6 +444,13 @@ def test_files_that_cannot_be_read_are_told_and_not_counted_as_others(tmp_path):
     assert found & set(range(10, 20))
     with pytest.warns(UserWarning, match="2 files were skipped"):
         assert len(vae.score_samples(folder)) == 18
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32), dtype=np.uint8)
+    Image.fromarray(noise).save(damaged / "one.png")
+    (damaged / "one.png").write_bytes((damaged / "one.png").read_bytes()[:200])  # a good header, and few pixels
+    with pytest.raises(ValueError, match=r"none of the examples .*one\.png"):
+        vae.transform(damaged)
 
 
 def test_what_was_fitted_by_a_path_is_used_by_a_path(tmp_path):

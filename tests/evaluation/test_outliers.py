@@ -74,6 +74,8 @@ def test_scores_agree_with_the_closed_form_in_the_units_of_the_data(make, error,
 
 def test_the_ratio_is_against_the_linear_model_of_the_training_examples(trained_gaussian):
     run = TrainedRun.open(trained_gaussian)
+    with pytest.raises(ValueError, match="at least one each"):
+        ScoreOptions(4, 50, num_examples=0)
     found = score_examples(run, "test", options=ScoreOptions(4, 50))
     splits = {name: run.store().split(name) for name in ("train", "test")}
     train, test = ((split.read(np.arange(len(split))).reshape(len(split), -1) + 0.5) / 256 for split in splits.values())

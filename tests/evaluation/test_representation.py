@@ -84,6 +84,8 @@ def test_of_many_examples_the_same_rows_are_taken_everywhere(trained_exemplar, t
     all_train = run.model.encode_rows(StoreSource(known), torch.from_numpy(rows))
     of_validation = run.model.encode_rows(StoreSource(held_out), torch.from_numpy(all_validation))
 
+    with pytest.raises(ValueError, match="max_examples must be at least 1"):
+        evaluate(run, "train", density=None, max_examples=0)
     found = evaluate(run, "train", density=None, max_examples=100)
     taken = torch.from_numpy(spread_rows(465, 100))
     for_gap = torch.from_numpy(spread_rows(100, 20))

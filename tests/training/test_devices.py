@@ -83,6 +83,15 @@ def test_a_table_and_all_that_follows_are_the_same_on_another_device(table, else
 def test_a_device_that_is_not_there_is_refused():
     with pytest.raises(GroupError, match="choose cpu, cuda"):
         device_named("quantum")
+    with pytest.raises(GroupError, match="choose cpu, cuda"):  # known to PyTorch, without the float64 that weights have
+        device_named("mps")
     if not torch.cuda.is_available():
         with pytest.raises(GroupError, match="finds no GPU"):
             device_named("cuda")
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(GroupError, match="no device cuda:2; the last one is cuda:1"):
+        device_named("cuda:2")

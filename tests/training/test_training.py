@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import typing
 from contextlib import closing
 from pathlib import Path
@@ -662,9 +663,22 @@ def test_tensorboard_gets_the_curves_and_pictures(store, tmp_path):
 
 
 def test_without_tensorboard_training_goes_on(store, tmp_path, monkeypatch):
-    monkeypatch.setattr("bype.training.board.importlib.util.find_spec", lambda name: None)
+    for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
     train(TINY, store, tmp_path / "run")
     assert not (tmp_path / "run" / "tensorboard").exists()
+
+
+def test_a_folder_that_looks_like_tensorboard_stops_no_training(store, tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", types.ModuleType("tensorboard"))  # as a folder of logs is imported
+    warned = []
+    display = Display()
+    monkeypatch.setattr(display, "warn", warned.append)
+    assert train(TINY, store, tmp_path / "run", display).state == "finished"
+    assert ["TensorBoard does not work" in text for text in warned] == [True]
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,7 @@ def _guarded(module: str, function: str, words: list[str]) -> int:
     try:
         with printing(words) as rest:
             code: int = getattr(importlib.import_module(f"bype.cli.{module}"), function)(rest)
+        sys.stdout.flush()  # here a closed pipe can still be handled
         return code
     except _errors() as error:
         return _failed(error, str(error))

@@ -54,7 +54,7 @@ def embed(words: list[str]) -> int:
         parts=found.num_parts,
         parts_done=found.num_done,
     )
-    total = sum(part.num_rows for part in store.manifest.splits.values())
+    total = store.manifest.num_examples
     count = f"{len(split):,}" + (f" of {total:,} (split {split.name})" if total > len(split) else "")
     parts = counted(found.num_parts, "part")
     if found.num_done == found.num_parts:

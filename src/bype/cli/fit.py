@@ -215,7 +215,7 @@ def _require_usable(store: "Store") -> None:
     from bype.run.choice import require_normal
 
     require_normal(store)
-    total = sum(split.num_rows for split in store.manifest.splits.values())
+    total = store.manifest.num_examples
     if total < _FEWEST:
         raise UsageError(f"{store.manifest.source} has {counted(total, 'example')}; bype fit needs at least {_FEWEST}")
     if (count := store.manifest.splits["train"].num_rows) < _FEWEST_FOR_TRAINING:

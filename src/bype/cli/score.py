@@ -65,7 +65,7 @@ def score(words: list[str]) -> int:
             labels, classes = split.labels(found.rows), store.manifest.classes
             columns["label"] = np.array(classes)[labels]
     write_atomic(options.out, {".csv": _csv, ".npz": to_npz, ".parquet": _parquet}[options.out.suffix](columns))
-    total = sum(part.num_rows for part in store.manifest.splits.values())
+    total = store.manifest.num_examples
     of_all = f" of {total:,}" if total > len(found.rows) else ""
     what = "example" if len(found.rows) == total == 1 else "examples"
     count = f"{len(found.rows):,}{of_all} {what}" + (f" (split {split.name})" if of_all else "")

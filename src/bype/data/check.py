@@ -83,8 +83,10 @@ def _chosen_rows(store: Store) -> list[NDArray[np.int64]]:
     if not split.has_labels:
         rows = np.arange(min(len(split), _SHEET_COLUMNS**2), dtype=np.int64)
         return [rows[first : first + _SHEET_COLUMNS] for first in range(0, len(rows), _SHEET_COLUMNS)]
-    labels = split.labels(np.arange(min(len(split), 100 * _CHUNK_ROWS), dtype=np.int64))
-    return [
-        np.flatnonzero(labels == label)[:_SHEET_COLUMNS].astype(np.int64)
-        for label in range(len(store.manifest.classes))
-    ]
+    chosen: list[list[int]] = [[] for _ in store.manifest.classes]
+    for first in range(0, len(split), _CHUNK_ROWS):
+        labels = split.labels(np.arange(first, min(first + _CHUNK_ROWS, len(split)), dtype=np.int64))
+        for label in np.unique(labels):
+            found = first + np.flatnonzero(labels == label)[: _SHEET_COLUMNS - len(chosen[label])]
+            chosen[label] += found.tolist()
+    return [np.array(rows, dtype=np.int64) for rows in chosen]

@@ -61,11 +61,12 @@ def read_json(path: Path) -> Any:
         raise FileError(f"{path}: {error}") from error
 
 
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a new file and wait until it is on the disk."""
-    with os.fdopen(open_file(path, WRITE_FLAGS | os.O_TRUNC), "wb") as file:
+def write_synced(path: Path, content: bytes, flags: int = WRITE_FLAGS | os.O_TRUNC) -> None:
+    """Write a file and wait until it is on the disk."""
+    with os.fdopen(open_file(path, flags), "wb") as file:
         file.write(content)
         file.flush()
+        file.truncate()
         os.fsync(file.fileno())
 
 
@@ -107,11 +108,7 @@ def _put(partial: Path, folder: Path) -> None:
 
 def overwrite(path: Path, content: bytes) -> None:
     """Write over a file in its place: on a full disk there is no room for a second one."""
-    with os.fdopen(open_file(path, os.O_WRONLY | NON_BLOCKING), "wb") as file:
-        file.write(content)
-        file.flush()
-        file.truncate()
-        os.fsync(file.fileno())
+    write_synced(path, content, os.O_WRONLY | NON_BLOCKING)
 
 
 @contextmanager

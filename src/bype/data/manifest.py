@@ -97,6 +97,11 @@ class Manifest:
                     require(shard.name == name, f"shard {number} of the {kind} of {split} is not named {name}")
 
     @property
+    def num_examples(self) -> int:
+        """The examples of all splits."""
+        return sum(split.num_rows for split in self.splits.values())
+
+    @property
     def row_bytes(self) -> int:
         """The bytes of one example on disk."""
         return math.prod(self.shape) * int(DTYPES[self.dtype].itemsize)

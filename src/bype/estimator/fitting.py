@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from bype.data.examples import StoreSource, spread_rows
+from bype.data.order import Rows
 from bype.data.prepare import prepare, train_positions
 from bype.data.store import Store
 from bype.data.writer import partial_of
@@ -66,7 +67,7 @@ def fit_examples(given: Given, parameters: Parameters, run_dir: Path | None) -> 
     seed, device = parameters.random_state, device_of(parameters.device)
     minutes = parameters.max_minutes
     length = f"{parameters.max_epochs} epochs" if minutes is None else length_of(minutes)
-    with _prepared(given, run_dir, seed) as store:
+    with _prepared(given, run_dir, seed) as (store, positions):
         if (num_train := store.manifest.splits["train"].num_rows) < MIN_EXAMPLES - 1:
             raise ValueError(f"fit needs at least {MIN_EXAMPLES - 1} samples to train on, not {num_train}; add some")
         config = suitable_config(
@@ -76,7 +77,7 @@ def fit_examples(given: Given, parameters: Parameters, run_dir: Path | None) -> 
         outcome, step, numbers = _train(config, store, display, device, run_dir)
         data = DataIdentity.of(store)
         model = model_of(config, data, numbers, device)
-        coreset = _coreset(model, store, given, seed)
+        coreset = _coreset(model, store, given, positions)
         scored = _spread_examples(given, store)
     scores = Scorer(model).log_likelihood(scored, parameters.n_draws).cpu().numpy() + given.layout.log_density
     about = About(
@@ -99,10 +100,13 @@ def fit_examples(given: Given, parameters: Parameters, run_dir: Path | None) -> 
 
 
 @contextmanager
-def _prepared(given: Given, run_dir: Path | None, seed: int) -> Iterator[Store]:
-    """Yield the data in a store: the user's own, or one in the run directory or in a temporary folder."""
+def _prepared(given: Given, run_dir: Path | None, seed: int) -> Iterator[tuple[Store, Rows | None]]:
+    """Yield the data in a store: the user's own, or one in the run directory or in a temporary folder.
+
+    For the last two, also yield the places of its training examples among those that were given.
+    """
     if given.store is not None:
-        yield given.store
+        yield given.store, None
         return
     if given.source is None:
         raise RuntimeError("there are no examples to fit")
@@ -111,7 +115,7 @@ def _prepared(given: Given, run_dir: Path | None, seed: int) -> Iterator[Store]:
             raise ValueError(f"{run_dir} is not empty and holds no fit; choose another run_dir")
         run_dir.mkdir(parents=True, exist_ok=True)
         warn_of_findings(prepare(given.source, run_dir / "store", test=0, seed=seed))
-        yield Store(run_dir / "store")
+        yield Store(run_dir / "store"), train_positions(given.source, seed, test=0)
         return
     with tempfile.TemporaryDirectory(prefix="bype-") as scratch:
         made = prepare(given.source, Path(scratch) / "store", test=0, seed=seed)
@@ -122,7 +126,7 @@ def _prepared(given: Given, run_dir: Path | None, seed: int) -> Iterator[Store]:
             raise ValueError(
                 f"{run_dir} holds a fit of other data, or with another random_state; choose another run_dir"
             )
-        yield store
+        yield store, train_positions(given.source, seed, test=0)
 
 
 def _train(
@@ -150,12 +154,10 @@ def _numbers(state: dict[str, Tensor]) -> dict[str, NDArray[Any]]:
     return {name: value.numpy() for name, value in state.items()}
 
 
-def _coreset(model: LatentModel, store: Store, given: Given, seed: int) -> Coreset:
+def _coreset(model: LatentModel, store: Store, given: Given, positions: Rows | None) -> Coreset:
     """Return the pseudo-points as the user's examples look, with neighbours by where these are in what was given."""
     found = describe_points(model, store.split("train"), given.classes, given.names)
-    neighbours = found.neighbours
-    if given.source is not None:
-        neighbours = train_positions(given.source, seed, test=0)[neighbours]
+    neighbours = found.neighbours if positions is None else positions[found.neighbours]
     points = given.layout.to_user(torch.from_numpy(found.points))
     return dataclasses.replace(found, points=points, neighbours=neighbours)
 

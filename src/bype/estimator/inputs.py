@@ -98,7 +98,10 @@ def examples_to_use(estimator: BaseEstimator, X: Any, layout: Layout) -> Tensor:
         names = tuple(getattr(estimator, "feature_names_in_", ()))
         source = open_source(X, SourceOptions(shape=layout.stored_shape, columns=names))
         _require_kind(estimator, X, source, layout)
-        rows = np.concatenate([chunk.rows for pool in source.pools for _, chunk in pool.read()])
+        chunks = [chunk.rows for pool in source.pools for _, chunk in pool.read()]
+        if not chunks:
+            raise SourceError(f"none of the examples in {X} can be read; the first: {harmless(source.skipped[0])}")
+        rows = np.concatenate(chunks)
         warn_of_findings(source)
     return as_model_input(torch.from_numpy(rows)).double()
 

@@ -68,6 +68,8 @@ def evaluate(
         The processes that share the estimate of the likelihood, of which this is the first; the others call
         :func:`assist`. The rest takes little time, and this process does it alone.
     """
+    if max_examples is not None and max_examples < 1:
+        raise ValueError(f"max_examples must be at least 1, not {max_examples}")
     store = run.store(data)
     split_name = split_name or store.default_split
     split = store.split(split_name)

@@ -46,7 +46,8 @@ class ScoreOptions:
 
     def __post_init__(self) -> None:
         """Check each field."""
-        if min(self.num_samples, self.num_references, self.num_examples or 1) < 1:
+        counts = self.num_samples, self.num_references, 1 if self.num_examples is None else self.num_examples
+        if min(counts) < 1:
             raise ValueError("samples, references and examples must be at least one each")
 
 

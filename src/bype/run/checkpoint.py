@@ -112,7 +112,7 @@ class CheckpointFolder:
         finally:
             shutil.rmtree(partial, ignore_errors=True)  # if it still exists: a full disk needs the space
         self._before_commit()
-        # Newer ones are unusable: otherwise the run would have resumed from them.
+        # Newer ones are damaged, or best models of steps that are now repeated.
         older = [step for step in self.steps() if step <= checkpoint.step]
         for step in set(self.steps()) - set(older[: self._keep + more]):
             shutil.rmtree(self.folder / str(step), ignore_errors=True)

@@ -1,6 +1,5 @@
 """Curves and images for TensorBoard, if it is installed."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -59,5 +58,10 @@ class Board:
 
 
 def open_board(folder: Path, step: int) -> Board | None:
-    """Return a board, or ``None`` if TensorBoard is not installed."""
-    return Board(folder, step) if importlib.util.find_spec("tensorboard") else None
+    """Return a board, or ``None`` if TensorBoard is not installed; raise ImportError if it is, and does not work."""
+    try:
+        return Board(folder, step)
+    except (ImportError, AttributeError, TypeError) as error:  # another version of protobuf or numpy than it needs
+        if isinstance(error, ModuleNotFoundError) and error.name == "tensorboard":
+            return None
+        raise ImportError(f"TensorBoard does not work ({error})") from error

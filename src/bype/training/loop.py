@@ -311,8 +311,7 @@ class Trainer:
             self._reporter.show_samples(self.state.step, self.model, prior, self._config.seed)
             if is_best:
                 self.state.best, self.state.best_step = means["negative_elbo"], self.state.step
-                fields = self.state.to_fields(self._group)
-                self._reporter.save_best(Checkpoint(self.state.step, self.model.state_dict(), {}, fields), is_last)
+                self._reporter.save_best(Checkpoint(self.state.step, self.model.state_dict(), {}, {}), is_last)
         self._schedule.reserve(time.monotonic() - start)
 
     def _update_if_due(self) -> bool:

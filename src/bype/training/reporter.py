@@ -136,7 +136,7 @@ class RunReporter(Reporter):
         """Write what nothing depends on; if that fails, as on a full disk, warn once and continue."""
         try:
             write()
-        except (OSError, UnicodeEncodeError) as error:  # TensorBoard takes no path that is no UTF-8
+        except (OSError, ImportError, UnicodeEncodeError) as error:  # TensorBoard takes no path that is no UTF-8
             if name not in self._unwritten:
                 self._unwritten.add(name)
                 reason = getattr(error, "strerror", None) or error

@@ -38,7 +38,7 @@ def open_source(source: Path | str, options: SourceOptions) -> Source:
         return open_hub(str(source), options)
     path = Path(source)
     opener = _opener(path)
-    if path.is_dir() and opener is not open_parquet:
+    if opener not in (open_table, open_parquet, open_arrays):
         _refuse(options.label, "--label", "tables; folders in a folder of images are its classes")
     if opener is open_arrays:
         _refuse(options.label, "--label", "tables; labels of arrays are in an array called y or labels")
@@ -59,8 +59,8 @@ def _opener(path: Path) -> Callable[[Path, SourceOptions], Source]:
                 raise SourceError(f"{path} holds images and parquet files; move one kind to a folder of its own")
             return open_parquet
         if is_idx_folder(path):
-            return _open_idx
-        return _open_cifar if is_cifar_folder(path) else open_images
+            return lambda path, _: open_idx(path)
+        return (lambda path, _: open_cifar(path)) if is_cifar_folder(path) else open_images
     if not path.exists():
         beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         raise SourceError(
@@ -73,14 +73,6 @@ def _opener(path: Path) -> Callable[[Path, SourceOptions], Source]:
             f"CIFAR-10, a file ending in .npy, .npz, .csv, .tsv or .parquet, or hf:OWNER/NAME@REVISION"
         )
     return _BY_SUFFIX[ending]
-
-
-def _open_idx(path: Path, options: SourceOptions) -> Source:
-    return open_idx(path)
-
-
-def _open_cifar(path: Path, options: SourceOptions) -> Source:
-    return open_cifar(path)
 
 
 def _refuse(value: object, flag: str, what_for: str) -> None:

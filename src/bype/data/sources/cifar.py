@@ -27,7 +27,7 @@ def open_cifar(folder: Path) -> Source:
         num_rows = sum(_count(path) for path in paths)
         num_validation = min(_NUM_VALIDATION, num_rows // 2) if split is None else 0
         pools.append(Pool(split, num_rows, lambda paths=paths: numbered(_read(paths)), validation=num_validation))  # type: ignore[misc]
-    return Source(f"CIFAR-10 batches in {folder.name}", _SHAPE, "uint8", tuple(pools), True, _CLASSES)
+    return Source(f"CIFAR-10 batches in {folder.absolute().name}", _SHAPE, "uint8", tuple(pools), True, _CLASSES)
 
 
 def _count(path: Path) -> int:

@@ -49,7 +49,7 @@ def open_idx(folder: Path) -> Source:
     if len(shapes) > 1:
         raise SourceError(f"the images in {folder} have different sizes: {shapes}")
     classes = tuple(str(k) for k in range(num_classes))
-    return Source(f"IDX files in {folder.name}", shapes.pop(), "uint8", tuple(pools), True, classes)
+    return Source(f"IDX files in {folder.absolute().name}", shapes.pop(), "uint8", tuple(pools), True, classes)
 
 
 def _find(folder: Path, name: str) -> Path | None:

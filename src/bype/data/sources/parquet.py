@@ -75,10 +75,14 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
     for other in others:
         if other.columns != first.columns:
             raise SourceError(f"{other.files[0]} has different columns from {first.files[0]}")
+        other.features = first.features  # in one order: each file may have its own
+    if options.size is not None and first.picture_column is None:
+        raise SourceError(f"--size is for images, and {path} has no column of pictures; leave it out")
+    name = f"parquet {path.absolute().name}"
     classes, numbers = _classes([*tables.values()])
     if first.picture_column is not None:
         splits = {split: (lambda table=table: table.pictures(numbers)) for split, table in tables.items()}
-        return open_image_files(f"parquet {path.name}", splits, options, tuple(classes or ()), numbers is not None)
+        return open_image_files(name, splits, options, tuple(classes or ()), numbers is not None)
     width = first.width()
     pools = tuple(
         Pool(
@@ -90,9 +94,8 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
         for split, table in tables.items()
     )
     names = first.features if width == len(first.features) else []
-    description = f"parquet {path.name}"
     return Source(
-        description,
+        name,
         (width,),
         "float32",
         pools,
@@ -170,8 +173,8 @@ class _Table:
         self.label = label if label is not None else "label" if is_usual else None
         self.may_lack_labels = label is None and bool(options.columns or options.shape)
         """Whether a model takes these examples, which needs no labels."""
-        self.unused: tuple[str, ...] = ()
-        left_out = {self.label} | self._index_columns()
+        index = self._index_columns()
+        left_out = {self.label} | index
         types = self._arrow.types
         if self.label is not None:
             kind = self._schema.field(self.label).type
@@ -190,8 +193,8 @@ class _Table:
         self.features = [] if pictures else [name for name in self.columns if name not in left_out]
         if not set(options.columns).isdisjoint(self.features):
             self.features = wanted_columns(files[0], self.columns, options.columns)
-        known = {self.label} | self._index_columns() | {*self.features}
-        self.unused = () if pictures else tuple(name for name in self.columns if name not in known)
+        known = {self.label, *self.features} | index
+        self.unused: tuple[str, ...] = () if pictures else tuple(name for name in self.columns if name not in known)
         used = {self.label, self.picture_column, *self.features}
         require_distinct(files[0], [name for name in self._schema.names if name in used])
         for name in self.features:
