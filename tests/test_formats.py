@@ -13,7 +13,7 @@ from bype.data.origins import Origins
 from bype.data.store import Store
 from bype.estimator.fitted import About
 from bype.evaluation import embedding
-from bype.evaluation.audit import Audit, read_audit
+from bype.evaluation.audit_records import Audit, read_audit
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.records import Results, read_results

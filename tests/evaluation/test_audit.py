@@ -16,8 +16,9 @@ from bype.cli import main
 from bype.data.files import FileError
 from bype.data.prepare import prepare
 from bype.data.store import Store
-from bype.evaluation import audit, neighbours
-from bype.evaluation.audit import Audit, Closeness, Share, audit_run, compare, read_audit
+from bype.evaluation import audit_records, neighbours
+from bype.evaluation.audit import audit_run
+from bype.evaluation.audit_records import Audit, Closeness, Share, compare, read_audit
 from bype.evaluation.neighbours import nearest
 from bype.likelihoods import FixedGaussian, SquaredError
 from bype.models import VAE
@@ -247,7 +248,7 @@ def test_exact_copies_are_weighed_against_those_among_new_examples(num_copies, h
     found = Audit(1, "", "scaled columns", 5000, "test", 1000, 1.0, [points])
     table = [[num_copies, 500 - num_copies], [held_out_copies, 1000 - held_out_copies]]
     p_value = stats.fisher_exact(table, "greater").pvalue
-    assert audit._upper_tail(num_copies, 500, held_out_copies, 1000) == pytest.approx(p_value)
+    assert audit_records._upper_tail(num_copies, 500, held_out_copies, 1000) == pytest.approx(p_value)
     assert found.are_copies == (p_value < 0.01 or held_out_copies == 0)
     assert f"Equal to one: {num_copies} points; {held_out_copies} of 1000 new examples are." in found.verdict
     assert found.verdict.startswith("The points give" if found.are_copies else "No sign of copies.")

@@ -19,7 +19,8 @@ import bype
 from bype.cli import main
 from bype.data.files import FileError
 from bype.data.sources.base import SourceError
-from bype.evaluation.audit import audit_run, read_audit, write_audit
+from bype.evaluation.audit import audit_run
+from bype.evaluation.audit_records import read_audit, write_audit
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.records import read_results

@@ -33,7 +33,8 @@ def audit(words: list[str]) -> int:
         require_free(out, options.force)
     from bype.console import progress_bar
     from bype.data.files import write_atomic
-    from bype.evaluation.audit import MAX_SAMPLES, audit_run
+    from bype.evaluation.audit import audit_run
+    from bype.evaluation.audit_records import MAX_SAMPLES
     from bype.plates import is_image_shape, png
     from bype.report.audit_page import CAVEAT, audit_page, pairs_picture
     from bype.run.opened import TrainedRun

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from bype.evaluation.audit import LARGE_SHARE, SIGNIFICANCE, Audit, Closeness, Share, Shown
+from bype.evaluation.audit import Shown
+from bype.evaluation.audit_records import LARGE_SHARE, SIGNIFICANCE, Audit, Closeness, Share
 from bype.plates import plate, to_bytes
 from bype.report.blocks import card, picture_of, section, table
 from bype.report.markup import Markup, element

@@ -11,7 +11,7 @@ from bype.data.examples import StoreSource, spread_rows
 from bype.data.files import FileError
 from bype.data.store import Store
 from bype.evaluation import generation
-from bype.evaluation.audit import Audit, read_audit
+from bype.evaluation.audit_records import Audit, read_audit
 from bype.evaluation.outliers import ScoreOptions, score_examples
 from bype.evaluation.pseudopoints import Coreset, describe_points
 from bype.evaluation.records import ClassifierError, Evaluation, read_results

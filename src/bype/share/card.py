@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from bype.data.files import write_synced
-from bype.evaluation import audit as audits
+from bype.evaluation import audit_records as audits
 from bype.evaluation.records import Results, read_results, write_results
 from bype.models.base import LatentModel
 from bype.plates import grid, is_image_shape, png, to_bytes

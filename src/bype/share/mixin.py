@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from bype.data.files import FileError, new_folder
-from bype.evaluation.audit import Audit, read_audit
+from bype.evaluation.audit_records import Audit, read_audit
 from bype.run.directory import RunError, read_config
 from bype.share.hub import WRITTEN, folder_of, require_name, upload
 
