@@ -375,7 +375,7 @@ class DiscretisedLogistic(Likelihood):
     levels
         The number of pixel levels, 256 for bytes.
     floor
-        The smallest scale. A tenth of a bin already puts all but 1% of the mass into one bin.
+        The smallest scale. A tenth of a bin already puts all but 1.3% of the mass into one bin.
 
     Examples
     --------

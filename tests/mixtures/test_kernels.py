@@ -219,6 +219,22 @@ def test_autocast_does_not_round_the_density(shared, with_gradient):
         assert half.isfinite().all()
 
 
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_autocast_does_not_round_the_gradient(recomputed, monkeypatch):
+    if recomputed:
+        monkeypatch.setattr(kernels, "BLOCK_ELEMENTS", 40)
+        monkeypatch.setattr(kernels, "_MIN_COMPONENTS", 2)
+    given = [t.float() for t in (torch.randn(20, 3, generator=torch.Generator().manual_seed(0)), *make_mixture(True))]
+
+    def gradients(is_half: bool) -> tuple[torch.Tensor, ...]:
+        z, means, log_variance, weights = leaves = [t.clone().requires_grad_() for t in given]
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):
+            return torch.autograd.grad(NormalMixture(means, log_variance, weights.log()).log_prob(z).sum(), leaves)
+
+    for half, whole in zip(gradients(True), gradients(False), strict=True):
+        assert torch.equal(half, whole)
+
+
 @pytest.mark.parametrize("block", [1, 2**22])
 def test_zero_weights_leave_value_and_gradient_finite(block, monkeypatch):
     monkeypatch.setattr(kernels, "BLOCK_ELEMENTS", block)

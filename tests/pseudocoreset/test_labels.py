@@ -92,6 +92,15 @@ def test_an_example_is_scored_by_the_components_of_its_class():
         np.testing.assert_allclose(found[:, b].numpy(), np.log(density @ share), rtol=1e-10)
 
 
+@pytest.mark.parametrize("label", [1, 3])
+def test_an_example_of_a_class_without_points_is_refused(label):
+    made = TrackedStep(
+        slice(0, 2), torch.zeros(2, 2), torch.zeros(2, 2), slice(None), torch.zeros(2, 2), torch.zeros(2)
+    )
+    with pytest.raises(ValueError, match="class without pseudo-points"):
+        LabelledMixture(made, torch.tensor(0.0), torch.tensor([0, 2]), torch.tensor([0, label]))
+
+
 def test_a_point_is_moved_by_the_examples_of_its_class_alone():
     model = labelled_model()
     terms = training_terms(model)

@@ -23,7 +23,7 @@ from bype.evaluation.audit import audit_run
 from bype.evaluation.audit_records import read_audit, write_audit
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
-from bype.evaluation.records import read_results
+from bype.evaluation.records import Results, read_results, write_results
 from bype.run.directory import RunError
 from bype.share.mixin import AuditWarning
 
@@ -182,6 +182,17 @@ def test_the_card(measured_run, tmp_path):
     assert "![The points of the prior](points.png)" in text
     with Image.open(tmp_path / "shared" / "points.png") as picture:
         assert picture.size == (2 * (20 * 14 - 2), 2 * 12)  # 20 points, 2 pixels between, doubled
+
+
+def test_what_was_measured_on_other_data_is_not_shared(bype_run, tmp_path):
+    run = bype.TrainedRun.open(bype_run)
+    own = evaluate(run, "test", density=None, max_examples=20)
+    other = dataclasses.replace(own, fingerprint="0" * 64)
+    write_results(bype_run, Results(evaluations=[own, other], augmentation=[]))
+    with pytest.warns(AuditWarning, match="not audited"):
+        run.save_pretrained(tmp_path / "shared")
+    (found,) = read_results(tmp_path / "shared").evaluations
+    assert found.fingerprint == run.data.fingerprint
 
 
 def test_without_audit_the_card_and_a_warning_say_so(bype_run, folder_hub):

@@ -1,5 +1,7 @@
 """A run as ONNX files, which onnxruntime serves without torch."""
 
+import copy
+import dataclasses
 import hashlib
 import logging
 import warnings
@@ -48,6 +50,8 @@ def export_onnx(run: TrainedRun, out: Path | str, *, force: bool = False) -> lis
     require_package("onnxscript")
     out = Path(out)
     _require_free(out, force)
+    if run.model.device.type != "cpu":  # the graphs are traced on the CPU
+        run = dataclasses.replace(run, model=copy.deepcopy(run.model).cpu())
     graphs = graphs_of(run.model, run.model.prior_distribution(), run.config.latent_dim)
     files = {f"{name}.onnx": to_onnx(graph) for name, graph in graphs.items()}
     files["model.json"] = to_json(_description(run, graphs, files))

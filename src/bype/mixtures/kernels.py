@@ -24,7 +24,7 @@ BLOCK_ELEMENTS = 2**22
 _CACHED_ROWS, _CACHED_COMPONENTS = 1024, 512
 """The sides of a block without a gradient: it fits into the processor's cache, and neither side makes products slow."""
 _RECOMPUTED_ELEMENTS = 2**18
-"""The largest block where blocks are worked out again for a gradient."""
+"""About how large a block of :func:`by_responsibilities` is where it is worked out again for a gradient."""
 _MIN_COMPONENTS = 512
 """Blocks with fewer components would spend their time on overhead: fewer rows are taken instead."""
 _LOG_NOTHING = -60.0
@@ -190,7 +190,7 @@ def _product_block(
         log_sum_B = torch.logsumexp(joint_BM.clamp_min(floor_B1), 1)
     else:  # the same, in place
         largest_B1 = joint_BM.amax(1, keepdim=True)
-        log_sum_B = joint_BM.sub_(largest_B1).exp_().sum(1).log_().add_(largest_B1[:, 0])
+        log_sum_B = joint_BM.sub_(largest_B1).clamp_min_(_LOG_NOTHING).exp_().sum(1).log_().add_(largest_B1[:, 0])
     return log_sum_B + constant_B
 
 
@@ -284,28 +284,30 @@ class _Responsibilities(torch.autograd.Function):
     def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
         kept, total_B1, offset_BD, feature_BF, mean_MF, row_ids_B, ids_M = ctx.saved_tensors
         precision, mean_MD = ctx.precision, mean_MF[:, :-1]
-        # Rows are weighted, not responsibilities: these are by far the largest tensor, and are only read.
-        weight_B1 = gradient_B[:, None] / total_B1
-        weighted_BF = _with_column(weight_B1 * offset_BD, weight_B1)
-        pulls_MF, pushed_BD = [], torch.zeros_like(offset_BD)
-        blocks = _blocks(ctx.step, mean_MF, ids_M)
-        for mean, ids in blocks:
-            share_BM = kept
-            if len(blocks) > 1:
-                joint_BM = _masked(feature_BF @ mean.T, row_ids_B, ids, ctx.only_own)
-                share_BM = joint_BM.sub_(kept).clamp_min_(_LOG_NOTHING).exp_()
-            pulls_MF.append(share_BM.T @ weighted_BF)
-            pushed_BD.addmm_(share_BM, mean[:, :-1])
-        pull_MF = _joined(pulls_MF)
-        mass_M = pull_MF[:, -1].contiguous()
-        in_means = torch.addcmul(pull_MF[:, :-1], mass_M[:, None], mean_MD, value=-1).mul_(precision)
-        pushed_BD.mul_(weight_B1).addcmul_(gradient_B[:, None], offset_BD, value=-1).mul_(precision)
-        in_log_variance = None
-        if ctx.needs_input_grad[2]:
-            # The sum of gradient times responsibility times squared distance, less D for each row. The other gradients
-            # hold differences of rows and means already: subtracting whole sums of squares would lose all digits.
-            distance = (pushed_BD.flatten() @ offset_BD.flatten()).add_(torch.linalg.vecdot(in_means, mean_MD).sum())
-            in_log_variance = distance.mul_(-0.5).sub_(gradient_B.sum(), alpha=0.5 * mean_MD.shape[1])
+        # The engine runs this with the autocast of its caller, which would round products to half of their digits.
+        with torch.autocast(gradient_B.device.type, enabled=False):
+            # Rows are weighted, not responsibilities: these are by far the largest tensor, and are only read.
+            weight_B1 = gradient_B[:, None] / total_B1
+            weighted_BF = _with_column(weight_B1 * offset_BD, weight_B1)
+            pulls_MF, pushed_BD = [], torch.zeros_like(offset_BD)
+            blocks = _blocks(ctx.step, mean_MF, ids_M)
+            for mean, ids in blocks:
+                share_BM = kept
+                if len(blocks) > 1:
+                    joint_BM = _masked(feature_BF @ mean.T, row_ids_B, ids, ctx.only_own)
+                    share_BM = joint_BM.sub_(kept).clamp_min_(_LOG_NOTHING).exp_()
+                pulls_MF.append(share_BM.T @ weighted_BF)
+                pushed_BD.addmm_(share_BM, mean[:, :-1])
+            pull_MF = _joined(pulls_MF)
+            mass_M = pull_MF[:, -1].contiguous()
+            in_means = torch.addcmul(pull_MF[:, :-1], mass_M[:, None], mean_MD, value=-1).mul_(precision)
+            pushed_BD.mul_(weight_B1).addcmul_(gradient_B[:, None], offset_BD, value=-1).mul_(precision)
+            in_log_variance = None
+            if ctx.needs_input_grad[2]:
+                # The sum of gradient times responsibility times squared distance, less D for each row. The other
+                # gradients hold differences of rows and means already: whole sums of squares would lose all digits.
+                distance = (pushed_BD * offset_BD).sum() + (in_means * mean_MD).sum()
+                in_log_variance = distance.mul_(-0.5).sub_(gradient_B.sum(), alpha=0.5 * mean_MD.shape[1])
         return pushed_BD, in_means, in_log_variance, mass_M, None, None, None, None
 
 

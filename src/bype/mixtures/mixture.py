@@ -60,8 +60,14 @@ class NormalMixture:
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (...) of ``value`` (..., D)."""
+        return self._scored(value)
+
+    def _scored(self, value: Tensor, row_ids: Tensor | None = None) -> Tensor:
+        """Return the log densities of ``value``; with ``row_ids`` (B,), of (..., B, D) and without their components."""
         require_dimensions(value, self.means.shape[1])
-        return kernels.log_prob(self._components, value.reshape(-1, value.shape[-1])).reshape(value.shape[:-1])
+        ids = None if row_ids is None else row_ids.expand(value.shape[:-1]).flatten()
+        rows = value.reshape(-1, value.shape[-1])
+        return kernels.log_prob(self._components, rows, ids).reshape(value.shape[:-1])
 
     def of_components(self, numbers: Tensor) -> "NormalMixture":
         """Return the mixture of some components, with the weights that they have among each other."""
@@ -138,12 +144,9 @@ class LeaveOneOutMixture(NormalMixture):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (..., B) of ``value`` (..., B, D), row b without example ``row_ids[b]``."""
-        require_dimensions(value, self.means.shape[1])
         if value.shape[-2] != len(self.row_ids):
             raise ValueError(f"this mixture scores {len(self.row_ids)} rows at a time, not {value.shape[-2]}")
-        row_ids = self.row_ids.expand(value.shape[:-1]).flatten()
-        scored = kernels.log_prob(self._components, value.reshape(-1, value.shape[-1]), row_ids)
-        return scored.reshape(value.shape[:-1]) - self._log_kept
+        return self._scored(value, self.row_ids) - self._log_kept
 
     def sample(self, shape: Sequence[int] = (), *, generator: Randomness = None) -> Tensor:
         """Draw (*shape, B, D) without gradient, row b from the mixture without example ``row_ids[b]``."""

@@ -1,7 +1,7 @@
 """Adam's moments and direction, for rules that keep them in buffers of their own.
 
-Two ways give the same numbers, except for the last digits. The portable one rounds alike on processors of all kinds: it
-is for steps that several processes compute each for itself.
+With one epsilon, two ways give the same numbers, except for the last digits. The portable one rounds alike on
+processors of all kinds: it is for steps that several processes compute each for itself.
 """
 
 import torch

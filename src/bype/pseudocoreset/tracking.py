@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bype.mixtures import NormalMixture, kernels
+from bype.mixtures import NormalMixture
 from bype.models.base import LatentModel
 from bype.networks.dense import is_dropping
 from bype.objective import ELBOTerms
@@ -80,13 +80,14 @@ class LabelledMixture(TrackedMixture):
         self._row_labels = row_labels
         mass = torch.zeros(int(component_labels.max()) + 1, dtype=torch.float64, device=component_labels.device)
         mass.index_add_(0, component_labels.long(), made.log_weights.detach().double().exp())
+        rows = row_labels.long()
+        if (rows >= len(mass)).any() or not mass[rows].all():
+            raise ValueError("an example has a class without pseudo-points; give each class a point")
         self._log_mass = mass.log().to(self.means.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (..., B) of ``value`` (..., B, D), row b by the components of its class."""
-        labels = self._row_labels.expand(value.shape[:-1]).flatten()
-        scored = kernels.log_prob(self._components, value.reshape(-1, value.shape[-1]), labels)
-        return (scored - self._log_mass[labels.long()]).reshape(value.shape[:-1])
+        return self._scored(value, self._row_labels) - self._log_mass[self._row_labels.long()]
 
 
 class TrackedPseudocoresetPrior(PseudocoresetPrior):

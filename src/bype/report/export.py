@@ -50,7 +50,7 @@ def _write(points: Coreset, run: TrainedRun, store: Store, folder: Path) -> None
         (folder / "points.png").write_bytes(png(grid(pixels, _COLUMNS)))
         train = store.split("train")
         (folder / "nearest.png").write_bytes(png(plate(points.with_neighbours(train, _NEAREST_LINES, _NEIGHBOURS))))
-    else:
+    elif len(run.data.shape) == 1:
         _write_table(points, run, folder / "points.csv")
 
 

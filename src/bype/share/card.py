@@ -32,34 +32,32 @@ _MOST_NAMES = 30
 _MOST_CHARACTERS = 80
 
 
-def add_records(folder: Path, records: Path | None) -> None:
-    """Copy what was measured of the model in ``folder`` from the run in ``records``; what is stale is left out.
+def add_records(run: TrainedRun, records: Path | None) -> None:
+    """Copy what was measured of a shared model from the run in ``records``; what is stale or of other data is left out.
 
     Maps are left out too: they have a label and a place for each of many examples.
     """
     if records is None:
         return
-    run = TrainedRun.open(folder)
-    known = read_results(records)
+    known, own = read_results(records), (run.step, run.data.fingerprint)
     kept = Results(
-        evaluations=[dataclasses.replace(e, map=None) for e in known.evaluations if e.step == run.step],
-        augmentation=[e for e in known.augmentation if e.step == run.step],
+        evaluations=[dataclasses.replace(e, map=None) for e in known.evaluations if (e.step, e.fingerprint) == own],
+        augmentation=[e for e in known.augmentation if (e.step, e.fingerprint) == own],
     )
     if kept.evaluations or kept.augmentation:
-        write_results(folder, kept)
+        write_results(run.folder, kept)
     if (audit := measured(dataclasses.replace(run, folder=records), "").audit) is not None:
-        audits.write_audit(folder, audit)
+        audits.write_audit(run.folder, audit)
 
 
-def add_card(folder: Path, repo_id: str | None, loader: str) -> None:
-    """Write the model card and, for images, the picture of the points into the folder of a model."""
-    run = TrainedRun.open(folder)
+def add_card(run: TrainedRun, repo_id: str | None, loader: str) -> None:
+    """Write the model card and, for images, the picture of the points into the folder of a shared model."""
     picture = _points_picture(run.model) if is_image_shape(run.data.shape) else None
     if picture is not None:
-        write_synced(folder / _PICTURE, picture)
+        write_synced(run.folder / _PICTURE, picture)
     contents = measured(run, "")
     text = card(contents, repo_id, loader, has_picture=picture is not None)
-    write_synced(folder / "README.md", text.encode())
+    write_synced(run.folder / "README.md", text.encode())
 
 
 def card(run: RunContents, repo_id: str | None, loader: str, has_picture: bool) -> str:

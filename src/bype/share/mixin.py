@@ -73,12 +73,14 @@ class HubMixin(ABC):
         is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
         if force and is_taken and not _is_shared(folder):
             raise FileError(f"{folder} holds something else than a shared model; choose another folder")
+        from bype.run.opened import TrainedRun
         from bype.share.card import add_card, add_records
 
         with new_folder(folder, replace=WRITTEN if force else None) as partial:
             self._write_model(partial)
-            add_records(partial, self._records_folder())
-            add_card(partial, repo_id, self.__class__.__name__)
+            written = TrainedRun.open(partial)
+            add_records(written, self._records_folder())
+            add_card(written, repo_id, self.__class__.__name__)
         if (warning := warning_of(read_audit(folder))) is not None:
             warnings.warn(warning, AuditWarning, stacklevel=2)
 
