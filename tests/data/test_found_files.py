@@ -43,6 +43,10 @@ def test_the_working_folder_has_a_name_and_a_picture_has_no_column(tmp_path, mon
     save(photos, "a.png", "b.png")
     monkeypatch.chdir(photos)
     assert open_source(".", SourceOptions()).description == "images in photos"
+    (photos / "old").mkdir()
+    monkeypatch.chdir(photos / "old")
+    assert open_source("..", SourceOptions()).description == "images in photos"
+    monkeypatch.chdir(photos)
     with pytest.raises(SourceError, match="--label is for tables"):
         open_source("a.png", SourceOptions(label="kind"))
 

@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 
 from bype.data.prepare import prepare
 from bype.data.sources import SourceError, SourceOptions, arrays, table
+from bype.data.sources.image_files import pixels_of
 from bype.data.store import Store
 
 RNG = np.random.default_rng(0)
@@ -394,6 +395,22 @@ def test_images_of_12_bits_that_are_saved_with_16_get_a_note(tmp_path, size):
     (folder / "b.tif").unlink()
     Image.fromarray(np.full((12, 12), 9, dtype=np.uint8)).save(folder / "b.png")
     assert notes("with dark bytes") == ()
+
+
+def test_one_dark_split_of_16_bits_gets_no_note(tmp_path):
+    for split, white in (("train", 65535), ("test", 3000)):
+        (tmp_path / "cells" / split).mkdir(parents=True)
+        Image.fromarray(np.linspace(0, white, 64).reshape(8, 8).astype(np.uint16)).save(
+            tmp_path / "cells" / split / "a.tif"
+        )
+    assert prepare(tmp_path / "cells", tmp_path / "store", validation=0).notes == ()
+
+
+def test_reading_the_pixels_of_an_image_does_not_change_it(tmp_path):
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(tmp_path / "a.tif")
+    with Image.open(tmp_path / "a.tif") as image:
+        assert pixels_of(image, 1).ravel().tolist() == list(range(64))
+        assert image.filename == str(tmp_path / "a.tif")
 
 
 @pytest.mark.parametrize("turn", range(1, 9))

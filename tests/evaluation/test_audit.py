@@ -1,5 +1,6 @@
 """The audit: distances against brute force, its test against simulation, and models that copy or do not."""
 
+import dataclasses
 import json
 import re
 import time
@@ -272,10 +273,14 @@ def test_a_strangers_counts_are_refused_or_read_at_once():
         with pytest.raises(ValueError, match="make no sense"):
             Closeness("points", count, copies, 0, 1.0, usual, usual, [])
     with pytest.raises(ValueError, match="make no sense"):
-        Audit(1, "", "pixels", 5000, "test", -1, 1.0, [])
+        Audit(1, "", "pixels", 5000, "test", -1, 1.0, [Closeness("points", 5, 0, 0, 1.0, usual, usual, [])])
     half = Closeness("points", 10**6, 10**6 // 2, 10**6 // 2, 1.0, usual, usual, [])
+    for groups in ([], [half, half], [dataclasses.replace(half, kind=str(k)) for k in range(20)]):
+        with pytest.raises(ValueError, match="of points, of samples or of both"):
+            Audit(1, "", "pixels", 5000, "test", 10**6, 1.0, groups)
     start = time.process_time()
-    assert "cannot tell" in Audit(1, "", "pixels", 5000, "test", 10**6, 1.0, [half]).verdict
+    both = [half, dataclasses.replace(half, kind="samples")]
+    assert "cannot tell" in Audit(1, "", "pixels", 5000, "test", 10**6, 1.0, both).verdict
     assert time.process_time() - start < 20
 
 

@@ -329,6 +329,20 @@ def test_a_run_with_another_loss_stays_in_the_chart():
     assert min(heights) > 0  # all within the drawing
 
 
+def test_the_steep_start_of_a_short_run_does_not_hide_another():
+    values = [[600.0, *np.linspace(24, 20, 39)], [600.0, *np.linspace(25, 21, 7)]]
+    lines = [Series("long", list(range(40)), values[0]), Series("short", list(range(8)), values[1], colour=1)]
+    chart = line_chart(lines, title="t", x_label="x", y_label="y")
+    points = re.findall(r'points="([^"]+)"', chart.content)[0].split()
+    last, second = (float(points[k].split(",")[1]) for k in (39, 1))
+    assert last - second > 80
+
+
+def test_classes_without_a_colour_of_their_own_lie_behind_the_others():
+    cloud = scatter([0.0, 1.0, 2.0], [0.0, 1.0, 0.0], [0, OTHERS, 9], title="t", behind=OTHERS).content
+    assert re.findall(r'class="cloud few (c\d)"', cloud) == [f"c{OTHERS}", "c0", "c9"]
+
+
 def test_classes_of_a_map_have_colours_of_their_own_and_the_rest_are_grey():
     assert sections._colours([7, 3, 3]) == {3: 0, 7: 1}
     assert sections._colours(range(10)) == {k: k for k in range(10)}

@@ -32,7 +32,7 @@ def audit(words: list[str]) -> int:
     if out is not None:
         require_free(out, options.force)
     from bype.console import progress_bar
-    from bype.data.files import write_atomic
+    from bype.data.files import name_of, write_atomic
     from bype.evaluation.audit import audit_run
     from bype.evaluation.audit_records import MAX_SAMPLES
     from bype.plates import is_image_shape, png
@@ -61,7 +61,7 @@ def audit(words: list[str]) -> int:
             if share is not None:
                 print(f"  closer by {title}: {100 * share.share:.1f}% (p-value {share.p_value:.2g})")
     if out is not None:
-        name = options.run.absolute().name
+        name = name_of(options.run)
         page = (
             png(pairs_picture(shown), 3) if out.suffix == ".png" else audit_page(name, found, shown, is_image).encode()
         )

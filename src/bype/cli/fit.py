@@ -39,7 +39,7 @@ def fit(words: list[str]) -> int:
     if options.latent_dim is not None and options.latent_dim < 1:
         raise UsageError(f"--latent-dim must be at least 1, not {options.latent_dim}")
     from bype.console import progress_bar
-    from bype.data.files import write_atomic
+    from bype.data.files import name_of, write_atomic
     from bype.distributed import place_among_processes
     from bype.evaluation.density import DensityOptions
     from bype.evaluation.evaluate import evaluate
@@ -104,7 +104,7 @@ def fit(words: list[str]) -> int:
         say(line)
     page = options.out / "report.html"
     result(run=options.out, report=page, **dataclasses.asdict(found))
-    write_atomic(page, render([gather(options.out, options.out.absolute().name, store.folder)]).encode())
+    write_atomic(page, render([gather(options.out, name_of(options.out), store.folder)]).encode())
     print(f"\nopen {page.absolute()} in a browser: pictures, and all figures")
     _say_what_to_try(run)
     return 0

@@ -27,6 +27,11 @@ class FileError(ValueError):
     """A file that cannot be used, and why."""
 
 
+def name_of(path: Path) -> str:
+    """Return the last part of a path; of '.' and '..', the name of the folder that they lead to."""
+    return path.resolve().name if path.name in ("", "..") else path.name
+
+
 def parse_json(text: bytes) -> Any:
     """Read JSON that is not trusted."""
     collecting = gc.isenabled()

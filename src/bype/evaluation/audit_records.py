@@ -107,7 +107,10 @@ class Audit:
     groups: list[Closeness]
 
     def __post_init__(self) -> None:
-        most = max((group.held_out_copies for group in self.groups), default=0)
+        kinds = [group.kind for group in self.groups]
+        if len(set(kinds)) != len(kinds) or not 1 <= len(kinds) <= 2:
+            raise ValueError(f"an audit is of points, of samples or of both, not of {len(kinds)} groups")
+        most = max(group.held_out_copies for group in self.groups)
         if not max(1, most) <= self.num_held_out <= MAX_SAMPLES:
             raise ValueError(f"{most} copies among {self.num_held_out} held-out examples make no sense")
 

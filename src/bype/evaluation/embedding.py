@@ -39,7 +39,7 @@ class EmbeddingOptions:
         File format of the parts.
     num_samples
         Draws for each example's log-likelihood; 0 to leave it out. The value is that of a density, also where the
-        likelihood is not normalised or is a probability of bytes.
+        likelihood is not normalised or is a probability of bytes; of black and white pixels it is a probability.
     shard
         (I, N): this is worker I of N, counted from 0, and takes every N-th part.
     """

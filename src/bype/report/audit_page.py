@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from PIL import Image
 
 from bype.evaluation.audit import Shown
-from bype.evaluation.audit_records import LARGE_SHARE, SIGNIFICANCE, Audit, Closeness, Share
+from bype.evaluation.audit_records import LARGE_SHARE, SHARE, SIGNIFICANCE, Audit, Closeness, Share
 from bype.plates import plate, to_bytes
 from bype.report.blocks import card, picture_of, section, table
 from bype.report.markup import Markup, element
@@ -54,7 +54,8 @@ def _explanation(audit: Audit) -> str:
         f"second nearest distance, also after all examples are brought to one contrast: "
         f"it finds copies if a share is at least {100 * LARGE_SHARE:.0f}% and chance "
         f"explains it in less than {100 * SIGNIFICANCE:.0f}% of cases, or if more are equal to a training example than "
-        f"chance explains, given how many {audit.held_out} examples are."
+        f"chance explains, given how many {audit.held_out} examples are. If {100 * SHARE:.0f}% of the {audit.held_out} "
+        f"examples or more are training examples, ratios tell nothing and do not count."
     )
 
 

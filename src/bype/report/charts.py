@@ -10,6 +10,7 @@ from bype.report.style import STANDALONE_STYLE
 WIDTH = 420
 """The width of every chart."""
 _HEIGHT = 250
+_FEW = 8
 _LEFT, _RIGHT, _TOP, _BOTTOM = 68, 18, 10, 36
 
 
@@ -164,8 +165,10 @@ def weights_chart(weights: Sequence[float]) -> Chart:
     return histogram(weights, title="Weights of the pseudo-points", x_label="weight", y_label="pseudo-points")
 
 
-def scatter(x: Sequence[float], y: Sequence[float], groups: Sequence[int] | None, *, title: str) -> Chart:
-    """Draw dots, coloured by group, without axes: only distances mean anything."""
+def scatter(
+    x: Sequence[float], y: Sequence[float], groups: Sequence[int] | None, *, title: str, behind: int | None = None
+) -> Chart:
+    """Draw dots, coloured by group, without axes: only distances mean anything. One group may lie behind the others."""
     size = WIDTH - 20
     low_x, low_y = min(x), min(y)
     extent = max(max(x) - low_x, max(y) - low_y, 1e-9)
@@ -176,7 +179,8 @@ def scatter(x: Sequence[float], y: Sequence[float], groups: Sequence[int] | None
         members.setdefault(0 if groups is None else groups[index], []).append(place)
     kind = "cloud" if len(x) > 300 else "cloud few"
     paths = [
-        element("path", d="".join(places), class_=f"{kind} c{group % 10}") for group, places in sorted(members.items())
+        element("path", d="".join(members[group]), class_=f"{kind} c{group % 10}")
+        for group in sorted(members, key=lambda group: (group != behind, group))
     ]
     height = round(20 + (max(y) - low_y) / extent * size)
     return _chart(title, *paths, height=height)
@@ -191,7 +195,8 @@ def _window(*parts: Markup) -> Markup:
 
 def _useful_range(lines: Sequence[Sequence[float]], min_range: float) -> tuple[float, float]:
     """Return a range in which curves that fall steeply at first can still be read where they are flat."""
-    low, high = min(map(min, lines)), max(map(_useful_top, lines))
+    is_short = all(len(line) <= _FEW for line in lines)
+    low, high = min(map(min, lines)), max(max(line) if is_short else _useful_top(line) for line in lines)
     missing = max(0.0, min_range - (high - low)) / 2
     margin = missing + (0.05 * (high - low) or max(1e-3, abs(low) * 0.01))
     return low - margin, high + margin
@@ -201,8 +206,8 @@ def _useful_top(ys: Sequence[float]) -> float:
     """Return where to cut a curve: above its flat part, if it falls steeply at first."""
     ordered = sorted(ys)
     low, high = ordered[0], ordered[-1]
-    typical = ordered[min(len(ordered) - 1, int(0.85 * len(ordered)))]
-    if len(ordered) > 8 and high - low > 4 * (typical - low) > 0:
+    typical = ordered[max(0, min(len(ordered) - 2, int(0.85 * len(ordered))))]
+    if high - low > 4 * (typical - low) > 0:
         return low + 1.3 * (typical - low)
     return high
 

@@ -305,11 +305,13 @@ def maps(runs: Sequence[RunContents]) -> Markup:
         labels = layout.labels if layout.labels is not None and len(layout.labels) == len(layout.x) else None
         colours = _colours(labels or [])
         groups = None if labels is None else [colours.get(label, OTHERS) for label in labels]
-        chart = scatter(layout.x, layout.y, groups, title=f"Map of latent means, {run.name}")
+        num_others = len(set(labels or [])) - len(colours)
+        behind = OTHERS if num_others else None
+        chart = scatter(layout.x, layout.y, groups, title=f"Map of latent means, {run.name}", behind=behind)
         is_own = run.evaluation is not None and run.evaluation.fingerprint == run.data.fingerprint
         names = run.data.classes if is_own else ()  # other data have other classes
         keys = [key(names[k] if 0 <= k < len(names) else str(k), f"c{colour}") for k, colour in colours.items()]
-        if num_others := len(set(labels or [])) - len(colours):
+        if num_others:
             keys.append(key(f"{num_others:,} other classes", f"c{OTHERS}"))
         cards.append(card(heading(runs, run), chart.on_page(), element("ul", *keys, class_="legend")))
     if not cards:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bype.data.files import name_of
 from bype.data.sources.base import Chunk, Pool, Source, SourceError, numbered
 
 _SHAPE = (3, 32, 32)
@@ -27,7 +28,7 @@ def open_cifar(folder: Path) -> Source:
         num_rows = sum(_count(path) for path in paths)
         num_validation = min(_NUM_VALIDATION, num_rows // 2) if split is None else 0
         pools.append(Pool(split, num_rows, lambda paths=paths: numbered(_read(paths)), validation=num_validation))  # type: ignore[misc]
-    return Source(f"CIFAR-10 batches in {folder.absolute().name}", _SHAPE, "uint8", tuple(pools), True, _CLASSES)
+    return Source(f"CIFAR-10 batches in {name_of(folder)}", _SHAPE, "uint8", tuple(pools), True, _CLASSES)
 
 
 def _count(path: Path) -> int:

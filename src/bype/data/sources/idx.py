@@ -9,6 +9,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
+from bype.data.files import name_of
 from bype.data.sources.base import CHUNK_BYTES, Chunk, Pool, Source, SourceError, numbered
 
 _NUM_VALIDATION = 10_000
@@ -49,7 +50,7 @@ def open_idx(folder: Path) -> Source:
     if len(shapes) > 1:
         raise SourceError(f"the images in {folder} have different sizes: {shapes}")
     classes = tuple(str(k) for k in range(num_classes))
-    return Source(f"IDX files in {folder.absolute().name}", shapes.pop(), "uint8", tuple(pools), True, classes)
+    return Source(f"IDX files in {name_of(folder)}", shapes.pop(), "uint8", tuple(pools), True, classes)
 
 
 def _find(folder: Path, name: str) -> Path | None:

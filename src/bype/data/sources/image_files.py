@@ -117,8 +117,9 @@ def open_image_files(
                 positions, pixels, labels, names = [], [], [], []
         if pixels:
             yield chunk()
-        if survey.has_many_bits and 0 < brightest <= _NEARLY_BLACK and _ALL_NEARLY_BLACK not in survey.notes:
-            survey.notes.append(_ALL_NEARLY_BLACK)
+        survey.brightest[split] = brightest
+        if len(survey.brightest) == len(splits):
+            survey.note_darkness()
 
     pools = tuple(
         Pool(name, count, lambda split=split: read(split), *shares(splits, split))  # type: ignore[misc]
@@ -143,6 +144,8 @@ class _Survey:
         self._num_seen = 0
         self.has_many_bits = True
         """Whether the pixels of all images are whole numbers of 16 bits."""
+        self.brightest: dict[str | None, int] = {}
+        """The largest pixel of each split that has been read."""
         self.skipped: list[str] = []
         self.notes: list[str] = []
         self.unreadable: set[tuple[str | None, int]] = set()
@@ -169,6 +172,12 @@ class _Survey:
                 )
         self._num_seen += number
         return number
+
+    def note_darkness(self) -> None:
+        """Note it, once all splits are read, if their images hold fewer bits than they have room for."""
+        is_dark = 0 < max(self.brightest.values()) <= _NEARLY_BLACK
+        if self.has_many_bits and is_dark and _ALL_NEARLY_BLACK not in self.notes:
+            self.notes.append(_ALL_NEARLY_BLACK)
 
     def shape(self) -> tuple[int, int, int]:
         """Return (channels, height, width)."""
@@ -265,7 +274,10 @@ def pixels_of(image: Image.Image, channels: int, size: tuple[int, int] | None = 
     turn = _TURNS.get(_orientation(image))
     if isinstance(image, TiffImageFile):  # Pillow turns it when it reads the pixels
         turn = None
+        name = image.filename
         image.filename = ""  # else Pillow 13 maps the file into memory, and turns grey images wrongly
+        image.load()
+        image.filename = name
     if turn is not None:
         image = image.transpose(turn)
     if image.mode in _NUMBERS:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from bype.data.files import name_of
 from bype.data.sources.base import SPLIT_NAMES, Source, SourceError, SourceOptions
 from bype.data.sources.image_files import ImageFile, open_image_files
 
@@ -37,7 +38,7 @@ def open_images(place: Path, options: SourceOptions) -> Source:
                 yield ImageFile("/".join(parts[path]), path, labels[below[path][0]] if has_labels else 0)
 
     found = {split: partial(pictures, split) for split in sorted(set(splits.values()), key=str)}
-    description = f"images in {folder.absolute().name}" if place.is_dir() else f"image {place.name}"
+    description = f"images in {name_of(folder)}" if place.is_dir() else f"image {place.name}"
     outside = [path for path, names in below.items() if not names]
     why_no_labels = f"{outside[0].name} is in no class folder" if 0 < len(outside) < len(files) else ""
     if why_no_labels:
@@ -87,5 +88,5 @@ def _refuse_stray(folder: Path, splits: dict[Path, str | None]) -> None:
         stray = next(path for path, split in splits.items() if split is None)
         raise SourceError(
             f"{folder} has folders for {' and '.join(sorted(map(str, found)))}, but {stray.relative_to(folder)} is in "
-            f"none of them; move it there, or out of {folder.absolute().name}"
+            f"none of them; move it there, or out of {name_of(folder)}"
         )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bype.data.decode import decode
-from bype.data.files import parse_json
+from bype.data.files import name_of, parse_json
 from bype.data.sources.base import (
     MAX_CLASSES,
     SPLIT_NAMES,
@@ -78,7 +78,7 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
         other.features = first.features  # in one order: each file may have its own
     if options.size is not None and first.picture_column is None:
         raise SourceError(f"--size is for images, and {path} has no column of pictures; leave it out")
-    name = f"parquet {path.absolute().name}"
+    name = f"parquet {name_of(path)}"
     classes, numbers = _classes([*tables.values()])
     if first.picture_column is not None:
         splits = {split: (lambda table=table: table.pictures(numbers)) for split, table in tables.items()}
