@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -215,6 +216,7 @@ def _rank(num_held_out: int) -> int:
     return max(1, int(SHARE * num_held_out))
 
 
+@cache  # a page asks for the verdict several times, and a million samples take a second
 def _tail(least: int, count: int, a: float, b: float) -> float:
     """Return the probability that a beta-binomial number of ``count`` is at least ``least``."""
 
@@ -226,6 +228,7 @@ def _tail(least: int, count: int, a: float, b: float) -> float:
     return min(1.0, sum(map(math.exp, terms)))
 
 
+@cache
 def _upper_tail(found: int, count: int, found_there: int, count_there: int) -> float:
     """Return the p-value of Fisher's exact test that ``found`` of ``count`` is a larger rate than the other one."""
     total = found + found_there
