@@ -198,7 +198,7 @@ def test_columns_called_like_ours_keep_their_names(trained_features, tmp_path):
     other = dataclasses.replace(run, data=dataclasses.replace(run.data, names=names))
     export_points(coreset(run), other, run.store(), tmp_path / "out")
     assert (tmp_path / "out" / "points.csv").read_text().splitlines()[0] == (
-        "weight of the point,label of the point,weight,label,x,y"
+        "weight of the point,label of the point,component,weight,label,x,y"
     )
 
 
@@ -207,10 +207,11 @@ def test_points_of_a_table_are_written_as_one(trained_features, tmp_path):
     with (tmp_path / "coreset" / "points.csv").open() as file:
         head, *rows = csv.reader(file)
     archive = np.load(tmp_path / "coreset" / "coreset.npz")
-    features = head[2:] if "label" in head else head[1:]
+    features = head[head.index("component") + 1 :]
     assert head[0] == "weight"
     assert len(features) == archive["points"].shape[1]
     np.testing.assert_allclose([float(row[0]) for row in rows], archive["weights"], rtol=1e-4)
+    assert [int(row[head.index("component")]) for row in rows] == archive["component"].tolist()
     values = np.array([[float(cell) for cell in row[-len(features) :]] for row in rows])
     np.testing.assert_array_equal(values.astype(np.float32), archive["points"])  # no digit is lost
 
@@ -279,6 +280,8 @@ def test_fit_takes_a_table(tmp_path, capsys):
     # so does a run whose store is elsewhere and was moved
     (tmp_path / "moved" / "store").rename(tmp_path / "store")
     assert main(["fit", str(tmp_path / "store"), "--out", str(tmp_path / "moved"), "--minutes", "0.01"]) == 0
+    assert main(["evaluate", str(tmp_path / "moved")]) == 0  # it knows the new place
+    (tmp_path / "store").rename(tmp_path / "gone")
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "moved")]) == 1
     assert "which does not exist; say where they are with --data" in capsys.readouterr().err

@@ -4,14 +4,17 @@ import dataclasses
 import json
 import os
 import shlex
+import warnings
 
 import numpy as np
 import pytest
 from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits
 
+from bype import ByPEVAE
 from bype.cli import main
 from bype.cli.fit_folder import alone_in
+from bype.data.sources import SourceOptions, open_source
 from bype.evaluation.records import Estimate, read_results
 from bype.run.opened import TrainedRun
 
@@ -330,3 +333,29 @@ def test_names_of_strangers_give_no_commands_to_the_terminal(tmp_path, capsys):
     printed = capsys.readouterr()
     assert ", by " in printed.out
     assert "\x1b[2J" not in printed.out + printed.err
+
+
+def test_a_run_that_something_else_made_is_not_shown_as_a_fit_of_these_data(digits, tmp_path, capsys):
+    ByPEVAE(n_pseudopoints=6, max_epochs=1, run_dir=tmp_path / "run").fit(np.random.default_rng(0).normal(size=(60, 3)))
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    for data in (digits, tmp_path / "nothing"):
+        assert fit(data, tmp_path / "run") == 1
+        assert "that bype fit did not make" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+def test_a_target_of_a_regression_gets_a_note(tmp_path, capsys):
+    rows = np.random.default_rng(0).normal(size=(80, 3))
+    (tmp_path / "t.csv").write_text("a,b,y\n" + "\n".join(",".join(f"{v:.7f}" for v in row) for row in rows))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fit(tmp_path / "t.csv", tmp_path / "run", "--label", "y") == 0
+    assert "column 'y' has 80 different values in 80 rows, so it seems to hold no classes" in capsys.readouterr().err
+
+
+def test_folders_called_by_numbers_are_classes_in_their_order(digits, tmp_path):
+    for number, path in enumerate(sorted(digits.iterdir())[:30]):
+        folder = tmp_path / "photos" / ("1", "2", "10")[number % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / path.name).write_bytes(path.read_bytes())
+    assert open_source(tmp_path / "photos", SourceOptions()).classes == ("1", "2", "10")

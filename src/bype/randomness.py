@@ -1,6 +1,8 @@
 """Random numbers: generators that are derived from a seed and never saved, and the slice of a draw of a process."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +12,17 @@ from bype.data.order import derive_key
 
 Randomness = torch.Generator | None
 """Where random numbers come from: a generator, or ``None`` for PyTorch's global one."""
+
+
+_GLOBAL = threading.RLock()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed PyTorch's global generator, which new networks draw from, and restore it; threads take turns."""
+    with _GLOBAL, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 @dataclass(frozen=True, eq=False)

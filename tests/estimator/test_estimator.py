@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -813,3 +814,51 @@ def test_a_column_without_numbers_is_named(dtype):
     frame = pd.DataFrame({"length": np.arange(40.0), "date": dates})
     with pytest.raises(ValueError, match=r"column 'date' .*encode it"):
         bype.ByPEVAE(max_epochs=1).fit(frame)
+
+
+def test_a_constant_column_counts_nothing_however_many_digits_it_has(tmp_path):
+    x = table()
+    scores = []
+    for constant in (2024.0, 20240131.0, 1e12 + 1):  # float32 holds the first alone
+        rows = np.column_stack([x, np.full(len(x), constant)])
+        model = bype.ByPEVAE(**TINY).fit(rows[:100])
+        np.save(tmp_path / "rows.npy", rows[100:])
+        scores += [model.score(rows[100:]), model.score(str(tmp_path / "rows.npy"))]
+    assert scores == pytest.approx(scores[:1] * 6, rel=1e-5)
+
+
+def test_fits_in_threads_are_the_fits_of_one_thread():
+    def fit():
+        return bype.ByPEVAE(**TINY).fit(table(60)).score(table(60))
+
+    alone = fit()
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: fit(), range(6)))
+    assert found == [alone] * 6
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_name_of_a_column_is_no_list_of_labels():
+    frame = pd.DataFrame(table(6), columns=list("abcd"))
+    for y in ("d", "kind 7"):  # as long as the table, or not
+        with pytest.raises(ValueError, match=r"fit\(X\.drop\(columns=y\), X\[y\]\)"):
+            bype.ByPEVAE(**TINY).fit(frame, y=y)
+
+
+def test_one_row_of_a_data_frame_is_refused_in_words():
+    frame = pd.DataFrame(table(), columns=list("abcd"))
+    with pytest.raises(ValueError, match="single row"):
+        bype.ByPEVAE(**TINY).fit(frame.to_numpy()).transform(frame.iloc[0])
+
+
+def test_images_of_another_kind_name_the_way_out():
+    images = np.random.default_rng(0).integers(0, 255, (30, 6, 6), dtype=np.uint8)
+    model = bype.ByPEVAE(**TINY).fit(images)
+    with pytest.raises(ValueError, match="give bytes from 0 to 255"):
+        model.transform(images / 255)
+    for separate in ([images[0], images[1, :4]], np.array([images[0], images[1, :4], None], dtype=object)[:2]):
+        with pytest.raises(ValueError, match="different sizes"):
+            model.fit(separate)

@@ -2,10 +2,13 @@
 
 import dataclasses
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from bype.data.files import FileError
+from bype.evaluation import records
 from bype.evaluation.records import (
     ClassifierError,
     Density,
@@ -15,6 +18,7 @@ from bype.evaluation.records import (
     PriorGap,
     Representation,
     Results,
+    change_results,
     read_results,
     write_results,
 )
@@ -40,6 +44,28 @@ def test_what_goes_in_comes_out(tmp_path):
     results = Results([FOUND], [ClassifierError(7, "abc", "prior", 0.4, 10, 100, [1.5, 1.6])])
     write_results(tmp_path, results)
     assert read_results(tmp_path) == results
+
+
+def test_evaluations_that_end_together_all_stay(tmp_path):
+    def add(number):
+        def change(results):
+            time.sleep(0.02)
+            return results.with_evaluation(Evaluation(7, "digits", str(number), "test"))
+
+        change_results(tmp_path, change)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(add, range(12)))
+    assert {e.fingerprint for e in read_results(tmp_path).evaluations} == {str(number) for number in range(12)}
+    assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
+
+
+def test_no_file_is_written_that_is_too_large_to_read(tmp_path, monkeypatch):
+    write_results(tmp_path, Results([FOUND], []))
+    monkeypatch.setattr(records, "MAX_JSON_BYTES", 100)
+    with pytest.raises(FileError, match="move it to another place"):
+        write_results(tmp_path, Results([], []).with_evaluation(FOUND))
+    assert read_results(tmp_path) == Results([FOUND], [])
 
 
 def test_very_large_numbers_come_back(tmp_path):

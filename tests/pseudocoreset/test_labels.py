@@ -203,6 +203,8 @@ def test_the_page_shows_each_class(labelled_run):
 def test_labels_from_the_command_line(labelled_run, trained_bype, tmp_path, capsys):
     assert main(["sample", str(labelled_run), "--label", "1", "--count", "4", "--out", str(tmp_path / "a.npy")]) == 0
     model = TrainedRun.open(labelled_run).model
+    with pytest.raises(ValueError, match="number of a class"):
+        sample(model, 4, label="high")
     expected = sample(model, 4, label=1, generator=torch.Generator().manual_seed(0))
     np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), expected)
     assert main(["sample", str(labelled_run), "--label", "no", "--out", str(tmp_path / "b.png")]) == 1

@@ -167,3 +167,36 @@ def test_one_heartbeat_that_fails_does_not_end_a_run(tmp_path, monkeypatch):
     assert tried
     assert holder.is_ours()
     holder.release()
+
+
+def test_a_start_does_not_wait_forever_for_another_one_that_hangs(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock_module, "_GUARD_SECONDS", 0.1)
+    guard = os.open(tmp_path / "lock.guard", os.O_RDWR | os.O_CREAT)
+    assert system.lock(guard)
+    try:
+        with pytest.raises(RunError, match=r"hangs and holds lock\.guard"):
+            RunDirectory(tmp_path).__enter__()
+    finally:
+        os.close(guard)
+    with RunDirectory(tmp_path):
+        pass
+
+
+def test_a_disk_that_fails_at_the_end_raises_nothing_that_would_hide_the_cause(tmp_path, monkeypatch):
+    def fail(descriptor, length):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    run = RunDirectory(tmp_path).__enter__()
+    monkeypatch.setattr(os, "ftruncate", fail)
+    run.__exit__(None, None, None)
+    assert run.lock._descriptor is None
+
+
+def test_each_check_of_the_fence_sends_a_heartbeat(tmp_path):
+    """A large checkpoint takes longer than others wait; between its files the fence is checked."""
+    with RunDirectory(tmp_path) as run:
+        run.lock._last_beat = 0.0
+        age(tmp_path, 120)
+        run.check_fence()
+        with pytest.raises(RunError, match="being trained by"):
+            RunDirectory(tmp_path).__enter__()

@@ -124,6 +124,16 @@ def test_a_model_is_kept_however_its_training_ended(store, tmp_path, state):
     assert files(tmp_path / "run") == before
 
 
+def test_a_run_without_validation_does_not_silently_begin_again_when_its_checkpoints_are_gone(store, tmp_path):
+    train(config(), store, tmp_path / "run")
+    for name in ("checkpoints", "best"):  # without validation there is no best model
+        shutil.rmtree(tmp_path / "run" / name)
+    before = files(tmp_path / "run")
+    with pytest.raises(RunError, match="holds a run that was trained, but its checkpoints are gone"):
+        train(config(), store, tmp_path / "run")
+    assert files(tmp_path / "run") == before
+
+
 def test_results_are_kept_even_if_no_model_is(store, tmp_path):
     train(config(), store, tmp_path / "run")
     for name in ("checkpoints", "best"):

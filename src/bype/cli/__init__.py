@@ -49,7 +49,7 @@ _HEADINGS = {
 _WAYS_OUT = {
     errno.EACCES: "; change who may read and write it, or choose another place",
     errno.EPERM: "; change who may read and write it, or choose another place",
-    errno.EROFS: "; choose another --out",
+    errno.EROFS: "; make the disk writable and run the same command again, or choose another --out",
     errno.ENOTDIR: "; a file is in the way: choose another --out",
     errno.EEXIST: "; a file is in the way: choose another --out",
     errno.ENOSPC: "; make room, and run the same command again",

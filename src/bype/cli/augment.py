@@ -42,7 +42,7 @@ def augment(words: list[str]) -> int:
     from bype.evaluation.augmentation import classifier_error, export_generated, require_labels
     from bype.evaluation.generation import default_way
     from bype.evaluation.journal import Journal, journal_path
-    from bype.evaluation.records import ClassifierError, read_results, write_results
+    from bype.evaluation.records import ClassifierError, change_results
     from bype.run.opened import TrainedRun
 
     if options.seeds < 1 or options.epochs < 1 or not all(0 <= share <= 1 for share in options.lambdas):
@@ -84,7 +84,7 @@ def augment(words: list[str]) -> int:
             found.append(
                 ClassifierError(run.step, fingerprint, options.way, share, options.epochs, num_examples, errors)
             )
-        write_results(run.folder, read_results(run.folder).with_augmentation(found))
+        change_results(run.folder, lambda results: results.with_augmentation(found))
     journal.remove()
     result(run=options.run, classifiers=[asdict(each) for each in found])
     epochs = counted(options.epochs, "epoch")

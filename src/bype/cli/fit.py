@@ -189,7 +189,10 @@ def _store(options: FitOptions, request: Request) -> "Store":
     asked = SourceOptions(label=options.label, size=options.size)
     chosen = with_workable_size(options.data, asked)
     if chosen.size != asked.size:
-        say(f"images are cropped and resized to {chosen.size} x {chosen.size} pixels; --size sets another size")
+        say(
+            f"images are large, or their sizes differ: they are cropped and resized to {chosen.size} x {chosen.size} "
+            f"pixels; --size sets another size"
+        )
     options.out.mkdir(parents=True, exist_ok=True)
     write_request(options.out, request)  # before the store, so that no other command can take it for its own
     is_ours = False

@@ -103,6 +103,11 @@ def require_same_request(options: FitOptions, asked: Request) -> Request:
     from bype.data.decode import decode_file
 
     path = options.out / REQUEST
+    if not path.exists() and (options.out / "config.json").exists() and not _is_own_store(options):
+        raise UsageError(
+            f"{options.out} holds a run or a model that bype fit did not make, maybe of other data; choose another "
+            f"--out, or look at it with bype report {options.out}"
+        )
     if not path.exists():
         return asked  # killed just before it was written
     saved = decode_file(Request, path, lambda fields: {**_ADDED, **fields} if isinstance(fields, dict) else fields)

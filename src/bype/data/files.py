@@ -9,11 +9,11 @@ import sys
 import tempfile
 import unicodedata
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from bype.system import NON_BLOCKING, open_file, sync_folder
+from bype.system import NON_BLOCKING, lock, open_file, sync_folder
 
 MAX_JSON_BYTES = 2**23
 
@@ -21,6 +21,24 @@ READ_FLAGS = os.O_RDONLY | NON_BLOCKING
 """For :func:`~bype.system.open_file`: to read, and not to block on a pipe."""
 WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | NON_BLOCKING
 """For :func:`~bype.system.open_file`: to write, and not to block on a pipe."""
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold a lock file, which other processes wait for, and remove it at the end."""
+    while True:
+        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
+        lock(descriptor, wait=True)
+        with suppress(FileNotFoundError):  # else another process has removed the file since it was opened
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                break
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):  # Windows removes no file that another process waits for
+            path.unlink()
+        os.close(descriptor)
 
 
 class FileError(ValueError):

@@ -232,11 +232,12 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         The latents of a neighbour are drawn from the posterior of its example, as in ``bype augment``.
         """
         check_is_fitted(self)
-        examples, labels = self._examples(X), np.asarray(y)
+        layout = self._fitted.about.layout
+        examples, labels = examples_to_use(self, X, layout), np.asarray(y)
         check_consistent_length(examples, labels)
         model = self._scorer.model
-        made = generate_like(model, examples.to(model.device), "posterior", generator=_generator(random_state))
-        layout = self._fitted.about.layout
+        known = layout.digits_of_a_store(examples).to(model.device)
+        made = generate_like(model, known, "posterior", generator=_generator(random_state))
         return np.concatenate([layout.to_user(examples), layout.to_user(made)]), np.concatenate([labels, labels])
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -323,7 +324,8 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         self._scorer = Scorer(self.model_)
 
     def _examples(self, X: Any) -> Tensor:
-        return examples_to_use(self, X, self._fitted.about.layout)
+        layout = self._fitted.about.layout
+        return layout.digits_of_a_store(examples_to_use(self, X, layout))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is built from plain numbers, so that a copy in another process needs no more than these."""

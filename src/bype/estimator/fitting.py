@@ -165,6 +165,7 @@ def _coreset(model: LatentModel, store: Store, given: Given, positions: Rows | N
 def _spread_examples(given: Given, store: Store) -> Tensor:
     """Return examples that were fitted, all of them or evenly spread ones, in float64."""
     if given.examples is not None:
-        return given.layout.to_model(given.examples[spread_rows(len(given.examples), _MOST_SCORED)])
+        rows = given.examples[spread_rows(len(given.examples), _MOST_SCORED)]
+        return given.layout.digits_of_a_store(given.layout.to_model(rows))
     train = store.split("train")
     return StoreSource(train).read(spread_rows(len(train), _MOST_SCORED)).double()

@@ -70,6 +70,11 @@ def examples_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
     """Check what ``fit`` was given, and set ``n_features_in_`` and ``feature_names_in_`` of ``estimator``."""
     if _is_place(X):
         return _place_to_fit(estimator, X, y)
+    if isinstance(y, str):
+        raise ValueError(
+            f"y can name a column only if X is the path of a table; here give the column: fit(X.drop(columns=y), X[y]) "
+            f"with y = {y!r}"
+        )
     array = _array(estimator, X, None)
     layout = Layout.of_array(array)
     if len(array) < MIN_EXAMPLES:
@@ -167,16 +172,22 @@ def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[A
     if isinstance(X, Tensor):
         X = X.detach().cpu()
         X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()  # numpy has no bfloat16
-    if isinstance(X, (list, tuple)) and len(X) and np.ndim(X[0]) in (2, 3):
+    are_separate = isinstance(X, (list, tuple)) or (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1)
+    if are_separate and len(X) and np.ndim(X[0]) in (2, 3):
+        if len({np.shape(image) for image in X}) > 1:
+            raise ValueError("the images in X have different sizes; resize them to one, or give fit their folder")
         raise ValueError("X is a list of images; give one array (N, height, width[, channels]): np.stack(images)")
     if getattr(X, "ndim", 2) in (3, 4):
         array = np.asarray(X)
         array = array.astype(array.dtype.newbyteorder("="), copy=False)  # torch knows no other order of bytes
         if fitted is not None and not (fitted.is_image and Layout.of_array(array) == fitted):
             kind = "images" if fitted.is_image else "rows of a table"
+            way_out = ""
+            if fitted.is_image and array.shape[1:] == fitted.shape:
+                way_out = "; give bytes from 0 to 255" if fitted.dtype == "uint8" else "; give numbers from 0 to 1"
             raise ValueError(
                 f"X holds {array.dtype} examples of shape {array.shape[1:]}, "
-                f"fitted were {kind} ({fitted.dtype}) of shape {fitted.shape}"
+                f"fitted were {kind} ({fitted.dtype}) of shape {fitted.shape}{way_out}"
             )
         return array
     if fitted is not None and fitted.is_image:
@@ -197,7 +208,7 @@ def _refuse_text_columns(X: Any) -> None:
         if kind in "Mm" or (kind in "OUS" and not _holds_numbers(column)):
             raise ValueError(
                 f"could not convert column {name!r} ({dtype}) to numbers; encode it before, for instance with "
-                f"scikit-learn's OneHotEncoder in a pipeline, and turn dates into numbers"
+                f"OneHotEncoder(sparse_output=False) in scikit-learn's ColumnTransformer, and turn dates into numbers"
             )
     if getattr(getattr(X, "dtype", None), "kind", "") in ("M", "m"):
         raise ValueError(f"X holds {X.dtype}; turn dates and times into numbers")
@@ -205,7 +216,7 @@ def _refuse_text_columns(X: Any) -> None:
 
 def _columns_of(X: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Yield the columns of a data frame of pandas or polars, with names and types; two may have one name."""
-    if hasattr(X, "iloc") and hasattr(X, "dtypes"):
+    if hasattr(X, "iloc") and hasattr(X, "dtypes") and getattr(X, "ndim", 2) == 2:
         for place, (name, dtype) in enumerate(X.dtypes.items()):
             yield name, dtype, X.iloc[:, place]
     elif hasattr(X, "get_columns"):

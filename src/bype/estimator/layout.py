@@ -93,6 +93,11 @@ class Layout:
         rows = torch.tensor(np.ascontiguousarray(self.to_stored_shape(array)))
         return as_model_input(rows).double()
 
+    @staticmethod
+    def digits_of_a_store(examples: Tensor) -> Tensor:
+        """Return examples with the digits that the model was fitted to: more of them change even a constant column."""
+        return examples.float().double()
+
     def to_user(self, examples: Tensor) -> NDArray[Any]:
         """Return examples as a model has them, (N, *stored_shape), in the shape and the units of the user's."""
         array = examples.cpu().numpy()

@@ -19,7 +19,7 @@ from bype.data.store import Split, Store
 from bype.data.writer import StoreWriter
 from bype.evaluation.generation import Way, generate_like
 from bype.models.base import LatentModel
-from bype.randomness import generator_for
+from bype.randomness import generator_for, seeded
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun
 
@@ -97,8 +97,7 @@ def classifier_error(
 
 def build_classifier(num_inputs: int, num_classes: int, seed: int) -> nn.Module:
     """Return the network of :func:`classifier_error` before it is trained."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(derive_key(seed, "classifier") >> 1)
+    with seeded(derive_key(seed, "classifier") >> 1):
         sizes = [(num_inputs, _HIDDEN), (_HIDDEN, _HIDDEN)]
         hidden = [layer for size in sizes for layer in (nn.Linear(*size), nn.ReLU())]
         return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(_HIDDEN, num_classes))

@@ -18,7 +18,7 @@ from bype.evaluation.aggregate import active_units, prior_gap
 from bype.evaluation.baseline import Rows, measure_baseline
 from bype.evaluation.density import DensityOptions, measure_density
 from bype.evaluation.journal import journal_path
-from bype.evaluation.records import Density, Evaluation, Map, Representation, read_results, write_results
+from bype.evaluation.records import Density, Evaluation, Map, Representation, change_results, read_results
 from bype.evaluation.representation import can_be_laid_out, knn_accuracy, probe_accuracy, tsne
 from bype.randomness import generator_for
 from bype.run.directory import RunError
@@ -136,7 +136,7 @@ def evaluate(
         map=layout,
         baseline=baseline,
     )
-    write_results(run.folder, read_results(run.folder).with_evaluation(evaluation))
+    change_results(run.folder, lambda results: results.with_evaluation(evaluation))
     if density is not None:
         _journal(run, split, density).unlink(missing_ok=True)
     return evaluation

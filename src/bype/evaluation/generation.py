@@ -1,6 +1,7 @@
 """New examples, reconstructions, embeddings and interpolations from a model."""
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Literal
 
 import torch
@@ -37,7 +38,8 @@ def sample(
         Draw all from this component of the prior, for instance from one pseudo-point; otherwise draw each from a
         component chosen by weight.
     label
-        Draw from the components of this class; only pseudo-points with labels have these.
+        Draw from the components of this class, the place of its name in ``run.data.classes``; only pseudo-points with
+        labels have these.
     with_noise
         Draw from the likelihood, as in Algorithm 1, or return its mean. ``None`` draws rows of a table, whose columns
         would vary too little without it, and takes the mean of images, which looks better.
@@ -49,6 +51,8 @@ def sample(
     prior = model.prior_distribution() if prior is None else prior
     if component is not None and label is not None:
         raise ValueError("choose a component or a label, not both")
+    if label is not None and not isinstance(label, Integral):
+        raise ValueError(f"label must be the number of a class, its place in the run's data.classes, not {label!r}")
     if label is not None:
         prior = model.prior.given_label(prior, label)
     if component is None:

@@ -5,12 +5,13 @@ All values are nats per example, summed over dimensions and averaged over exampl
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from bype.data.decode import decode, decode_file
-from bype.data.files import FileError, to_json, write_atomic
+from bype.data.files import MAX_JSON_BYTES, FileError, alone, to_json, write_atomic
 from bype.wording import counted
 
 FILE_NAME = "evaluation.json"
@@ -285,4 +286,16 @@ def _newest(fields: Any) -> Any:
 
 def write_results(run: Path, results: Results) -> None:
     """Write the results of a run, all or nothing."""
-    write_atomic(run / FILE_NAME, to_json(dataclasses.asdict(results)))
+    content = to_json(dataclasses.asdict(results))
+    if len(content) > MAX_JSON_BYTES:
+        raise FileError(
+            f"{run / FILE_NAME} would be larger than the {MAX_JSON_BYTES:,} bytes that bype reads; move it to another "
+            f"place, and run the same command again"
+        )
+    write_atomic(run / FILE_NAME, content)
+
+
+def change_results(run: Path, change: Callable[[Results], Results]) -> None:
+    """Read the results of a run, change them, and write them; other processes that do the same wait."""
+    with alone(run / f".{FILE_NAME}.lock"):
+        write_results(run, change(read_results(run)))

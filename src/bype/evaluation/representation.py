@@ -51,6 +51,7 @@ def probe_accuracy(references: Means, reference_labels: Labels, queries: Means, 
     probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the last digits of a probe's weights do not matter
+        warnings.filterwarnings("ignore", "The number of unique classes")  # preparing the data noted it
         probe.fit(references, reference_labels)
     return float(probe.score(queries, query_labels))
 

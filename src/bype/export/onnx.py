@@ -102,9 +102,11 @@ def _require_free(out: Path, force: bool) -> None:
     if not out.exists():
         return
     if not _is_export(out):
-        raise FileError(f"{out} exists and holds no export; choose another --out")
+        raise FileError(f"{out} exists and holds no export; choose another folder")
     if not force:
-        raise FileError(f"{out} holds an export already; choose another --out, or replace it with --force")
+        raise FileError(
+            f"{out} holds an export already; choose another folder, or replace it with --force (in Python: force=True)"
+        )
 
 
 def _is_export(folder: Path) -> bool:

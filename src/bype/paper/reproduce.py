@@ -16,7 +16,7 @@ from bype.evaluation import generation
 from bype.evaluation.augmentation import classifier_error
 from bype.evaluation.density import DensityOptions, Precision, faster_precision
 from bype.evaluation.evaluate import evaluate
-from bype.evaluation.records import ClassifierError, Evaluation, read_results, write_results
+from bype.evaluation.records import ClassifierError, Evaluation, change_results, read_results
 from bype.paper.cells import Cell, Protocol, config_of, preparation
 from bype.paper.items import Classifier, Line
 from bype.paper.provenance import commit, describe_run, is_capped
@@ -230,7 +230,7 @@ def _train_classifier(
     with stage(f"training a classifier, lambda {share:g}, latents from the {way}") as report:
         error = classifier_error(run, store, way, share, epochs=epochs, seed=seed, report=report)
     found = ClassifierError(run.step, fingerprint, way, share, epochs, len(store.split("train")), [error])
-    write_results(run.folder, read_results(run.folder).with_augmentation([found]))
+    change_results(run.folder, lambda results: results.with_augmentation([found]))
 
 
 def _pictures(run: TrainedRun, store: Store) -> dict[str, bytes]:

@@ -55,15 +55,17 @@ def _write(points: Coreset, run: TrainedRun, store: Store, folder: Path) -> None
 
 
 def _write_table(points: Coreset, run: TrainedRun, path: Path) -> None:
-    """Write rows: the weight, the most frequent label of the nearest examples if there are labels, the features."""
+    """Write rows: weight, most frequent label of the nearest examples if there are labels, component, features."""
     names = run.data.column_names()
     labels = [] if points.label_mix is None else [[run.data.classes[k]] for k in points.label_mix.argmax(1)]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        added = ["weight", *(["label"] if labels else [])]
+        added = ["weight", *(["label"] if labels else []), "component"]
         writer.writerow([*(f"{name} of the point" if name in names else name for name in added), *names])
-        for k, (weight, point) in enumerate(zip(points.weights, points.points, strict=True)):
-            writer.writerow([f"{weight:g}", *(labels[k] if labels else []), *(f"{value:.9g}" for value in point)])
+        numbered = zip(points.weights, points.component.tolist(), points.points, strict=True)
+        for k, (weight, component, point) in enumerate(numbered):
+            label = labels[k] if labels else []
+            writer.writerow([f"{weight:g}", *label, component, *(f"{value:.9g}" for value in point)])
 
 
 def _write_store(points: Coreset, run: TrainedRun, folder: Path) -> None:

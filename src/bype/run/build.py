@@ -40,7 +40,7 @@ from bype.pseudocoreset.settings import (
 )
 from bype.pseudocoreset.step_sizes import InverseTimeSteps, RestartedAdam
 from bype.pseudocoreset.tracking import TrackedPseudocoresetPrior, Tracking
-from bype.randomness import generator_for
+from bype.randomness import generator_for, seeded
 from bype.run.config import ConfigError, TrainingConfig
 from bype.span import Span, steps_per_epoch
 from bype.wording import first_line
@@ -141,8 +141,7 @@ def build_model(
     scaling = scaling or scaling_for(config, shape)
     if scaling is not None:
         train = MappedSource(train, scaling)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(generator_for(config.seed, "start").initial_seed())
+    with seeded(generator_for(config.seed, "start").initial_seed()):
         model = _build_networks(config, shape, _build_prior(config, shape, train, labels))
     model.scaling = scaling
     return model

@@ -100,24 +100,35 @@ class CheckpointFolder:
     def save(self, checkpoint: Checkpoint, more: int = 0) -> None:
         """Write a checkpoint and remove the oldest, but keep so many more than usual."""
         self._before_commit()
+        self.remove_partials()  # a nearly full disk needs their space
         # A unique name: a process that has lost the run, and does not know it yet, may be writing too.
         partial = self.folder / f".{checkpoint.step}.{secrets.token_hex(4)}.partial"
         try:
             self._write(checkpoint, partial)
         except OSError as error:
+            self._before_commit()  # who has taken the run over removes what is being written here
             raise CheckpointError(
                 f"cannot write a checkpoint to {self.folder}: {error.strerror}; "
                 f"earlier ones are intact: solve this, then run the same command to resume"
             ) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)  # if it still exists: a full disk needs the space
-        self._before_commit()
+        found = self.steps()
         # Newer ones are damaged, or best models of steps that are now repeated.
-        older = [step for step in self.steps() if step <= checkpoint.step]
-        for step in set(self.steps()) - set(older[: self._keep + more]):
-            shutil.rmtree(self.folder / str(step), ignore_errors=True)
-        for left in self.folder.glob(".*.partial"):
-            shutil.rmtree(left, ignore_errors=True)
+        older = [step for step in found if step <= checkpoint.step]
+        self._remove([str(step) for step in found if step not in older[: self._keep + more]])
+        self.remove_partials()
+
+    def remove_partials(self) -> None:
+        """Remove what was left by processes that were killed while they wrote."""
+        if not self.folder.is_symlink():
+            self._remove([path.name for path in self.folder.glob(".*.partial")])
+
+    def _remove(self, names: list[str]) -> None:
+        """Remove folders that were listed before: a process that hangs meanwhile must not remove its successor's."""
+        for name in names:
+            self._before_commit()
+            shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def _write(self, checkpoint: Checkpoint, partial: Path) -> None:
         self._refuse_link()
@@ -127,6 +138,7 @@ class CheckpointFolder:
         files = {}
         for name, content in zip(_FILES, (model, training, to_json(checkpoint.state)), strict=True):
             write_synced(partial / name, content)
+            self._before_commit()  # which sends a heartbeat too: a large file takes long
             files[name] = _File(len(content), hashlib.sha256(content).hexdigest())
         manifest = _Manifest("bype-checkpoint", 1, checkpoint.step, files)
         write_synced(partial / "manifest.json", to_json(asdict(manifest)))
@@ -146,11 +158,10 @@ class CheckpointFolder:
 
     def return_to(self, step: int) -> None:
         """Remove what was saved after ``step``, if there is a checkpoint of this step."""
-        self._before_commit()
         self._refuse_link()
-        if step in self.steps():
-            for later in (found for found in self.steps() if found > step):
-                shutil.rmtree(self.folder / str(later), ignore_errors=True)
+        found = self.steps()
+        if step in found:
+            self._remove([str(later) for later in found if later > step])
 
     def steps(self) -> list[int]:
         """Return the steps that have checkpoints, newest first, complete or not."""

@@ -96,6 +96,8 @@ class RunDirectory:
                 is_ours = not left.name.startswith(_WRITTEN_BY_OTHERS)
                 if is_ours or time.time() - left.stat().st_mtime > _OLD_SECONDS:
                     left.unlink()
+        for kept in (self.checkpoints, self.best):
+            kept.remove_partials()
         return self
 
     def __exit__(
@@ -124,6 +126,7 @@ class RunDirectory:
             raise RunError(f"cannot read the lock of {self.folder}: {error.strerror}") from error
         if not is_ours:
             raise RunError(f"another process has taken over {self.folder}; this one stops and writes nothing")
+        self.lock.beat()
 
     def write(self, name: str, content: Any) -> None:
         """Write a JSON file of the run."""
@@ -149,7 +152,7 @@ class RunDirectory:
     def save_or_compare_config(self, config: TrainingConfig, data: DataIdentity) -> None:
         """Save the config and the data's identity, or compare them with those of the run in this folder.
 
-        A longer length is accepted, and saved later by :meth:`save_length`.
+        A longer length is accepted, and saved later by :meth:`save_changes`.
         """
         if not self.checkpoints.steps():  # nothing was trained yet, or nothing that could be resumed
             if self.best.steps() and not (self.folder / "manifest.json").exists():  # training writes that file first
@@ -158,8 +161,8 @@ class RunDirectory:
                     f"choose another --out"
                 )
             results = [name for name in ("evaluation.json", "audit.json") if (self.folder / name).exists()]
-            if results or (self.best.steps() and self._had_checkpoint()):
-                found = results[0] if results else "a trained model"
+            if results or self._had_checkpoint():
+                found = results[0] if results else "a trained model" if self.best.steps() else "a run that was trained"
                 raise RunError(
                     f"{self.folder} holds {found}, but its checkpoints are gone, so it cannot be trained further; "
                     f"choose another --out, or remove the folder if you do not need what is in it"
@@ -181,15 +184,18 @@ class RunDirectory:
         if not is_same_data:
             raise RunError(f"{self.folder} was trained on other data, not {data.store}; choose another --out")
 
-    def save_length(self, config: TrainingConfig) -> None:
-        """Save the length of a run that resumes, if it is longer now."""
+    def save_changes(self, config: TrainingConfig, data: DataIdentity) -> None:
+        """Save what may change in a run that resumes: a longer length, and where the same data are now."""
         saved_config, saved_data = read_config(self.folder)
-        if config != saved_config:
-            self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(saved_data)})
+        moved = dataclasses.replace(saved_data, store=data.store)
+        if (config, moved) != (saved_config, saved_data):
+            self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(moved)})
 
     def _had_checkpoint(self) -> bool:
-        """Tell whether the run had a checkpoint once; if nothing says that it had none, it had one."""
+        """Tell whether the run had a checkpoint once; with a best model it had, if nothing says that it had none."""
         status = self._status()
+        if not self.best.steps():
+            return bool(status.get("checkpoint"))
         # Before there was the field "checkpoint", the step was that of the checkpoint unless the run had failed.
         return status.get("checkpoint", status.get("step")) != 0
 

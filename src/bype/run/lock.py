@@ -16,6 +16,8 @@ _STALE_SECONDS = 60.0
 longer."""
 _BEAT_SECONDS = 2.0
 _POLL_SECONDS = 0.2
+_GUARD_SECONDS = 30.0
+"""A process that tries to take the lock holds the guard for a moment only."""
 
 
 def stale_seconds() -> float:
@@ -65,7 +67,11 @@ class RunLock:
         path = self._path.with_name("lock.guard")
         guard = open_file(path, _FLAGS)
         try:
-            lock(guard, wait=True)
+            start = time.monotonic()
+            while lock(guard) is False:
+                if time.monotonic() - start >= _GUARD_SECONDS:
+                    raise LockError(f"another process, which hangs and holds {path.name}")
+                time.sleep(_POLL_SECONDS / 10)
             touch(guard, path)  # by the clock that also dates the holder's heartbeats
             now = os.fstat(guard).st_mtime
             return self._take(self._path, now) or self._take_over(now)
@@ -134,12 +140,12 @@ class RunLock:
     def release(self) -> None:
         """Release the lock."""
         if self._descriptor is not None:
-            try:
+            # A disk that failed must not hide why the run ends: without a heartbeat the lock is soon free.
+            with suppress(OSError):
                 if self._token.encode() in _content(self._descriptor):
                     os.ftruncate(self._descriptor, 0)  # an empty file is free, also where there are no locks
-            finally:
-                os.close(self._descriptor)
-                self._descriptor = None
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def _content(descriptor: int) -> bytes:

@@ -118,7 +118,7 @@ def train(
         try:
             trainer = Trainer(config, store, reporter, group, device, rule)
             if run is not None:  # the checkpoint can be used
-                run.save_length(config)
+                run.save_changes(config, identity)
                 run.describe_machine(identity, torch.get_num_threads(), group.size, str(device))
             outcome = trainer.run()
         except BaseException as error:

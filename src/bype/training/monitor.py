@@ -41,18 +41,21 @@ class Timings:
         self.totals += self.newest
 
 
-def monitoring_text(step: int, timings: Timings) -> str:
+def monitoring_text(step: int, timings: Timings, is_running: bool) -> str:
     """Describe a run in the OpenMetrics text format, which Prometheus and others read from a file.
 
     Examples
     --------
-    >>> print(monitoring_text(7, Timings(0, 1)).splitlines()[2])
+    >>> print(monitoring_text(7, Timings(0, 1), True).splitlines()[2])
     bype_step 7
     """
     lines = [
         "# TYPE bype_step gauge",
         "# HELP bype_step Training steps so far.",
         f"bype_step {step}",
+        "# TYPE bype_running gauge",
+        "# HELP bype_running Whether the run trains: 1, or 0 since it has finished, stopped or failed.",
+        f"bype_running {int(is_running)}",
         "# TYPE bype_heartbeat_seconds gauge",
         "# UNIT bype_heartbeat_seconds seconds",
         "# HELP bype_heartbeat_seconds Time of the last heartbeat, in seconds since 1970.",

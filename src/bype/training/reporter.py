@@ -102,6 +102,7 @@ class RunReporter(Reporter):
         self._start, self._process = time.perf_counter(), secrets.token_hex(4)
         self._monitored = 0.0
         self._newest: tuple[int, Timings] | None = None
+        self._is_running = True
         self._unwritten: set[str] = set()
 
     def has_checkpoint(self) -> bool:
@@ -153,7 +154,7 @@ class RunReporter(Reporter):
 
     def _write_monitor(self) -> None:
         if self._newest is not None:
-            text = monitoring_text(*self._newest)
+            text = monitoring_text(*self._newest, self._is_running)
             self._aside("monitor.prom", lambda: self._run.write_text("monitor.prom", text))
 
     def beat(self) -> None:
@@ -190,6 +191,7 @@ class RunReporter(Reporter):
 
     def set_status(self, state: str, **details: Any) -> None:
         self._run.set_status(state, **details)
+        self._is_running = state == "running"
         self._write_monitor()
 
     def fail(self, step: int | None, error: str) -> None:

@@ -28,7 +28,8 @@ class StopRequest:
             if number == signal.SIGINT:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-        previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not None]  # None: of C code
+        previous = {number: signal.signal(number, ask) for number in numbers}
         try:
             yield
         finally:

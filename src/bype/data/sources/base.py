@@ -1,7 +1,7 @@
 """What all sources share."""
 
 import importlib.util
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,6 +111,14 @@ def shares(splits: Collection[str | None], split: str | None) -> tuple[float, fl
     if split not in (None, "train"):
         return 0.0, 0.0
     return tuple(0.0 if name in splits else 0.1 for name in ("validation", "test"))  # type: ignore[return-value]
+
+
+def in_order(classes: Iterable[str]) -> list[str]:
+    """Return names of classes in their order: whole numbers by size, others as text."""
+    found = set(classes)
+    if all(name.isdecimal() for name in found):
+        return sorted(found, key=lambda name: (int(name), name))
+    return sorted(found)
 
 
 def no_column(file: Path, label: str, names: Sequence[str]) -> SourceError:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from bype.data.files import name_of
-from bype.data.sources.base import SPLIT_NAMES, Source, SourceError, SourceOptions
+from bype.data.sources.base import SPLIT_NAMES, Source, SourceError, SourceOptions, in_order
 from bype.data.sources.image_files import ImageFile, open_image_files
 
 IMAGE_SUFFIXES = (
@@ -29,7 +29,7 @@ def open_images(place: Path, options: SourceOptions) -> Source:
         splits = dict.fromkeys(files)
     below = {path: names[0 if splits[path] is None else 1 : -1] for path, names in parts.items()}
     has_labels = all(below.values())
-    classes = tuple(sorted({names[0] for names in below.values()})) if has_labels else ()
+    classes = tuple(in_order(names[0] for names in below.values())) if has_labels else ()
     labels = {name: number for number, name in enumerate(classes)}
 
     def pictures(split: str | None) -> Iterator[ImageFile]:

@@ -23,6 +23,7 @@ from bype.data.sources.base import (
     Source,
     SourceError,
     SourceOptions,
+    in_order,
     no_column,
     numbered,
     require_distinct,
@@ -32,7 +33,7 @@ from bype.data.sources.base import (
 _GAPS = ("", "?", "-", "na", "n/a", "nan", "null", "none", "inf", "-inf")
 _ENCODE_TEXT = (
     "name it with --label if it is the label; turn dates into numbers, and remove thousands separators; turn other "
-    "text into numbers first, for instance with scikit-learn: OneHotEncoder().fit_transform(table)"
+    "text into numbers first, for instance with pandas.get_dummies(table, columns=[...], dtype=float)"
 )
 _WRITE_POINTS = "write numbers with decimal points, and without thousands separators"
 _CHUNK_LINES = 4096
@@ -59,6 +60,7 @@ def open_table(path: Path, options: SourceOptions) -> Source:
         tuple(table.classes),
         tuple(table.features),
         unused=tuple(table.unused),
+        notes=table.notes(),
     )
 
 
@@ -116,8 +118,16 @@ class _Table:
                 f"they are numbers; put a letter before each name; if the line is an example, "
                 f"write a line of names above it"
             )
-        are_numbers = all(name.isdecimal() for name in classes)
-        self.classes = sorted(classes, key=lambda name: (int(name), name)) if are_numbers else sorted(classes)
+        self.classes = in_order(classes)
+
+    def notes(self) -> list[str]:
+        """Return what seems to be wrong with the table."""
+        if not _FEW_ROWS < len(self.classes) <= self.num_rows < 2 * len(self.classes):
+            return []
+        return [
+            f"column {self.columns[self.label_column or 0]!r} has {len(self.classes)} different values in "
+            f"{self.num_rows} rows, so it seems to hold no classes; if so, leave out --label"
+        ]
 
     def _cells(self) -> Iterator[tuple[int, list[str]]]:
         """Read all lines that are not blank, with their numbers."""
