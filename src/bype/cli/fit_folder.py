@@ -183,23 +183,16 @@ def alone_in(out: Path) -> Iterator[None]:
 
     At the end nothing is left that was not there, but for what the fit itself has written.
     """
-    from bype.data.files import WRITE_FLAGS
-    from bype.system import lock, open_file
+    from bype.data.files import alone
 
-    path, new_folders = out / _LOCK, [folder for folder in (out, *out.parents) if not folder.exists()]
+    new_folders = [folder for folder in (out, *out.parents) if not folder.exists()]
     out.mkdir(parents=True, exist_ok=True)
-    descriptor = open_file(path, WRITE_FLAGS)
     try:
-        is_held = lock(descriptor) is False
-        if is_held or not (path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())):
-            raise UsageError(f"another bype fit is at work in {out}; wait for it, or choose another --out")
-        try:
+        with alone(out / _LOCK, wait=False) as is_alone:
+            if not is_alone:
+                raise UsageError(f"another bype fit is at work in {out}; wait for it, or choose another --out")
             yield
-        finally:
-            with suppress(OSError):  # Windows removes no open file
-                path.unlink()
     finally:
-        os.close(descriptor)
         with suppress(OSError):  # unless something was written
             for folder in new_folders:
                 folder.rmdir()

@@ -24,21 +24,31 @@ WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | NON_BLOCKING
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Hold a lock file, which other processes wait for, and remove it at the end."""
-    while True:
-        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
-        lock(descriptor, wait=True)
-        with suppress(FileNotFoundError):  # else another process has removed the file since it was opened
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                break
-        os.close(descriptor)
+def alone(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold a lock file and remove it at the end; yield False if another process has it and this one does not wait."""
+    descriptor = _locked(path, wait)
+    if descriptor is None:
+        yield False
+        return
     try:
-        yield
+        yield True
     finally:
-        with suppress(PermissionError):  # Windows removes no file that another process waits for
+        with suppress(OSError):  # Windows removes no open file
             path.unlink()
         os.close(descriptor)
+
+
+def _locked(path: Path, wait: bool) -> int | None:
+    """Return the descriptor of a lock file that is locked now; None if another process has it."""
+    while True:
+        descriptor = open_file(path, WRITE_FLAGS)
+        is_held = lock(descriptor, wait=wait) is False
+        with suppress(FileNotFoundError):  # its holder may have removed it since it was opened
+            if not is_held and os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        os.close(descriptor)
+        if not wait:
+            return None
 
 
 class FileError(ValueError):

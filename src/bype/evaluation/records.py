@@ -297,5 +297,5 @@ def write_results(run: Path, results: Results) -> None:
 
 def change_results(run: Path, change: Callable[[Results], Results]) -> None:
     """Read the results of a run, change them, and write them; other processes that do the same wait."""
-    with alone(run / f".{FILE_NAME}.lock"):
+    with alone(run / f".{FILE_NAME}.lock", wait=True):
         write_results(run, change(read_results(run)))
