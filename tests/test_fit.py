@@ -87,7 +87,9 @@ def test_images_of_two_sizes_are_brought_to_one(tmp_path, capsys):
     generator = np.random.default_rng(0)
     images = [generator.integers(0, 255, (size, size), dtype=np.uint8) for size in [12, 20] * 15]
     assert fit(save_images(tmp_path / "sizes", images), tmp_path / "own") == 0
-    assert "resized to 64 x 64" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "(0.png is 12x12, 1.png is 20x20)" in said
+    assert "resized to 64 x 64" in said
     assert TrainedRun.open(tmp_path / "own").data.shape == (1, 64, 64)
 
 

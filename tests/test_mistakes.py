@@ -42,6 +42,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     turned = [",".join(line.split(",")[::-1]) for line in (place / "features" / "table.csv").read_text().splitlines()]
     (place / "turned.csv").write_text("\n".join(turned))
     prepare(place / "turned.csv", place / "turned", SourceOptions(label="kind"))
+    names = (place / "features" / "table.csv").read_text().splitlines()[0].split(",")
+    (place / "worded.csv").write_text("\n".join([",".join(names), *[",".join("wide" for _ in names)] * 30]))
     shutil.copytree(run, place / "unfinished")
     shutil.rmtree(place / "unfinished" / "best")
     shutil.rmtree(place / "unfinished" / "checkpoints")
@@ -96,6 +98,7 @@ MISTAKES = {
     "a file is in the way": ("fit photos --out taken.png/run", "choose another --out"),
     "unknown ending": ("sample run --out new/x.gif", "ends in .png or .npy"),
     "text in a table": ("fit text.csv --out new/run", "pandas.get_dummies(table, columns=[...], dtype=float)"),
+    "text in a table for a model": ("score rows --data worded.csv --out new/x.csv", "trained on numbers"),
     "gaps in a table": ("fit gaps.csv --out new/run", "SimpleImputer().fit_transform(table)"),
     "gaps in an array": ("fit nan.npy --out new/run", "example 4 holds a number that is not finite"),
     "a short line": ("fit short.csv --out new/run", "line 3: 1 cells instead of 2; correct that line"),

@@ -13,7 +13,7 @@ from numpy.lib import format as npy_format
 from PIL import Image, ImageOps
 
 from bype.data.prepare import prepare
-from bype.data.sources import SourceError, SourceOptions, arrays, table
+from bype.data.sources import SourceError, SourceOptions, arrays, open_source, table
 from bype.data.sources.image_files import pixels_of
 from bype.data.store import Store
 
@@ -473,6 +473,14 @@ def test_folders_called_test_and_other_names_are_classes(tmp_path):
         (tmp_path / "both" / name).mkdir(parents=True)
         Image.new("L", (8, 8), 9).save(tmp_path / "both" / name / "a.png")
     assert prepare(tmp_path / "both", tmp_path / "store", validation=0, test=0).manifest.classes == ("other", "test")
+
+
+def test_a_folder_of_splits_without_a_train_split_is_no_folder_of_classes(tmp_path):
+    (tmp_path / "pets" / "test" / "cat").mkdir(parents=True)
+    Image.new("L", (8, 8), 9).save(tmp_path / "pets" / "test" / "cat" / "a.png")
+    with pytest.raises(SourceError, match=r"only test, and no folder called train; .*test itself"):
+        open_source(tmp_path / "pets", SourceOptions())
+    assert open_source(tmp_path / "pets" / "test", SourceOptions()).classes == ("cat",)
 
 
 def test_photographs_of_telephones_are_read(tmp_path):

@@ -186,13 +186,9 @@ def _store(options: FitOptions, request: Request) -> "Store":
         return Store(folder)
     if not is_free(options.out):
         raise UsageError(f"{options.out} exists and is not empty; choose another --out")
-    asked = SourceOptions(label=options.label, size=options.size)
-    chosen = with_workable_size(options.data, asked)
-    if chosen.size != asked.size:
-        say(
-            f"images are large, or their sizes differ: they are cropped and resized to {chosen.size} x {chosen.size} "
-            f"pixels; --size sets another size"
-        )
+    chosen, why = with_workable_size(options.data, SourceOptions(label=options.label, size=options.size))
+    if why:
+        say(f"{why}: they are cropped and resized to {chosen.size} x {chosen.size} pixels; --size sets another size")
     options.out.mkdir(parents=True, exist_ok=True)
     write_request(options.out, request)  # before the store, so that no other command can take it for its own
     is_ours = False

@@ -109,19 +109,20 @@ def prepare(
     return Prepared(writer.manifest, tuple(opened.skipped), tuple(opened.notes), opened.unused)
 
 
-def with_workable_size(source: Path | str, options: SourceOptions) -> SourceOptions:
-    """Return the options with a size, if images are too large for a quick training, or differ in size.
+def with_workable_size(source: Path | str, options: SourceOptions) -> tuple[SourceOptions, str]:
+    """Return the options with a size, and why, if images are too large for a quick training, or differ in size.
 
     Arrays have the size that their maker chose.
     """
     if options.size is not None or not resizes(source):
-        return options
+        return options, ""
     try:
         shape = open_source(source, options).shape
-        is_workable = len(shape) != 3 or max(shape[1:]) <= _LARGEST_SIDE
-    except DifferentSizesError:
-        is_workable = False
-    return options if is_workable else replace(options, size=_LARGEST_SIDE)
+    except DifferentSizesError as error:
+        return replace(options, size=_LARGEST_SIDE), f"images have different sizes ({error.example})"
+    if len(shape) != 3 or max(shape[1:]) <= _LARGEST_SIDE:
+        return options, ""
+    return replace(options, size=_LARGEST_SIDE), f"images are {shape[2]}x{shape[1]}"
 
 
 def train_positions(source: Source, seed: int, test: float | None = None) -> Rows:

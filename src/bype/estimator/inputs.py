@@ -154,7 +154,7 @@ def _place_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
         shape, dtype, names, classes = manifest.shape, manifest.dtype, manifest.names, manifest.classes
         source = None
     else:
-        source = open_source(X, with_workable_size(X, SourceOptions(label=y)))
+        source = open_source(X, with_workable_size(X, SourceOptions(label=y))[0])
         shape, dtype, names, classes = source.shape, source.dtype, source.names, source.classes
         if source.why_no_labels:
             warnings.warn(f"no class labels are taken: {harmless(source.why_no_labels)}", UserWarning, stacklevel=4)

@@ -25,7 +25,11 @@ class SourceError(ValueError):
 
 
 class DifferentSizesError(SourceError):
-    """Images of different sizes, and no size was chosen."""
+    """Images of different sizes, and no size was chosen; ``example`` names two of them."""
+
+    def __init__(self, example: str) -> None:
+        super().__init__(f"the images have different sizes: {example}; choose one with --size, for instance --size 64")
+        self.example = example
 
 
 class Chunk(NamedTuple):

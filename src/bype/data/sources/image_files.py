@@ -166,10 +166,7 @@ class _Survey:
             self._sizes.setdefault(size, picture.name)
             if len(self._sizes) > 1 and not self.has_target:
                 (one, first), (other, second) = self._sizes.items()
-                raise DifferentSizesError(
-                    f"the images have different sizes: {first} is {one[0]}x{one[1]}, {second} is "
-                    f"{other[0]}x{other[1]}; choose one with --size, for instance --size 64"
-                )
+                raise DifferentSizesError(f"{first} is {one[0]}x{one[1]}, {second} is {other[0]}x{other[1]}")
         self._num_seen += number
         return number
 

@@ -24,9 +24,15 @@ def open_images(place: Path, options: SourceOptions) -> Source:
         raise SourceError(f"{folder} holds no images ({', '.join(IMAGE_SUFFIXES)}); give a folder that does")
     parts = {path: path.relative_to(folder).parts for path in files}
     splits = {path: SPLIT_NAMES.get(names[0].lower()) if len(names) > 1 else None for path, names in parts.items()}
-    if None in splits.values() or "train" not in splits.values():  # these folders are classes
+    if None in splits.values():  # these folders are classes
         _refuse_stray(folder, splits)
         splits = dict.fromkeys(files)
+    elif "train" not in splits.values():
+        names = sorted({names[0] for names in parts.values()})
+        raise SourceError(
+            f"{folder} holds only {' and '.join(names)}, and no folder called train; "
+            f"add that, or give {folder / names[0]} itself"
+        )
     below = {path: names[0 if splits[path] is None else 1 : -1] for path, names in parts.items()}
     has_labels = all(below.values())
     classes = tuple(in_order(names[0] for names in below.values())) if has_labels else ()

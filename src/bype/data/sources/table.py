@@ -35,6 +35,7 @@ _ENCODE_TEXT = (
     "name it with --label if it is the label; turn dates into numbers, and remove thousands separators; turn other "
     "text into numbers first, for instance with pandas.get_dummies(table, columns=[...], dtype=float)"
 )
+_LIKE_THE_MODEL = "the model was trained on numbers in this column; write the same numbers for the same texts"
 _WRITE_POINTS = "write numbers with decimal points, and without thousands separators"
 _CHUNK_LINES = 4096
 _MAX_LINE_CHARACTERS = 2**24
@@ -77,6 +78,7 @@ class _Table:
             if len(first) == 1 and other in first[0]:
                 way_out = "call it .tsv" if other == "\t" else "write it with commas, and with decimal points"
                 raise SourceError(f"{path}: its columns seem to be separated by {name}; {way_out}")
+        self._is_for_a_model = bool(wanted)
         self.has_header = _is_header(path, first)
         self.columns = first if self.has_header else [f"column {k}" for k in range(len(first))]
         if not all(name.strip() for name in self.columns):
@@ -187,9 +189,8 @@ class _Table:
             values = [_number(cell) for cell in cells]
             if None in values:
                 column, cell = self.features[values.index(None)], cells[values.index(None)]
-                raise SourceError(
-                    f"{self.path}, line {line}: column {column!r} holds {cell!r}, not a number; {_remedy(cell)}"
-                )
+                remedy = _remedy(cell, _LIKE_THE_MODEL if self._is_for_a_model else _ENCODE_TEXT)
+                raise SourceError(f"{self.path}, line {line}: column {column!r} holds {cell!r}, not a number; {remedy}")
             rows.append(values)  # type: ignore[arg-type]
             if len(rows) == most:
                 yield self._chunk(rows, labels)
@@ -251,10 +252,10 @@ def _is_header(path: Path, first: list[str]) -> bool:
     return True
 
 
-def _remedy(cell: str) -> str:
-    """Say what to do about a cell that holds no number."""
+def _remedy(cell: str, for_text: str) -> str:
+    """Say what to do about a cell that holds no number; ``for_text``, if it holds text."""
     if "_" in cell:
-        return _ENCODE_TEXT
+        return for_text
     if cell.strip().lower() in ("true", "false"):
         return "write True and False as 1 and 0, for instance with pandas: table.astype(float)"
     try:
@@ -262,7 +263,7 @@ def _remedy(cell: str) -> str:
     except ValueError:
         if re.fullmatch(r"[-+\d.,' ]*\d,\d+", cell.strip()):
             return _WRITE_POINTS
-        return FILL_GAPS if cell.strip().lower() in _GAPS else _ENCODE_TEXT
+        return FILL_GAPS if cell.strip().lower() in _GAPS else for_text
 
 
 def _number(cell: str) -> float | None:
