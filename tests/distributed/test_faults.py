@@ -14,7 +14,17 @@ import pytest
 
 from bype.data.order import Order
 from bype.distributed import Group
-from torchrun_process import children, finish, has_checkpoint, is_alive, started, under_torchrun, wait_until
+from torchrun_process import (
+    children,
+    environment,
+    finish,
+    has_checkpoint,
+    is_alive,
+    started,
+    torchrun,
+    under_torchrun,
+    wait_until,
+)
 from training_process import command, outcome
 
 SMALL = (
@@ -121,6 +131,26 @@ def test_a_killed_process_changes_nothing(labelled_store, tmp_path):
     words = under_torchrun(2, broken, restarts=1)
     assert kill_some(words, tmp_path / "broken", [0.0], random.Random(0)) == 1  # noqa: S311
     assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")
+
+
+def test_a_process_0_that_does_not_see_the_run_does_not_begin_anew(labelled_store, tmp_path):
+    (tmp_path / "new").mkdir()
+    words = command(labelled_store, Path("run"), *SMALL)[3:]  # without python -m bype
+    finish(command(labelled_store, tmp_path / "old" / "run", *SMALL))
+    before = outcome(tmp_path / "old" / "run")
+
+    def start(*folders):
+        script = str(Path(__file__).parent.parent / "elsewhere_process.py")
+        launched = torchrun(2, script, *(str(tmp_path / name) for name in folders), "--", *words)
+        return subprocess.run(launched, capture_output=True, text=True, timeout=120, check=False, env=environment())
+
+    refused = start("new", "old")
+    assert refused.returncode != 0
+    assert "process 1 sees checkpoints in run, and process 0" in refused.stderr
+    assert not list((tmp_path / "new").iterdir())
+    accepted = start("old", "new")
+    assert accepted.returncode == 0, accepted.stderr
+    assert outcome(tmp_path / "old" / "run") == before
 
 
 def test_sigterm_to_one_process_stops_all_at_one_step_and_one_process_goes_on(labelled_store, tmp_path):

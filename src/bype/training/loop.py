@@ -17,14 +17,14 @@ from bype.data.augment import Augmentation
 from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.order import Rows, derive_key
 from bype.data.store import Split, Store
-from bype.distributed import Group
+from bype.distributed import Group, GroupError
 from bype.models.linear_start import linear_batches, start_as_linear
 from bype.networks.dense import draw_dropout
 from bype.objective import ELBOTerms
 from bype.pseudocoreset.settings import OwnSettings
 from bype.randomness import BatchSlice, generator_for
 from bype.run.build import labels_for, require_fitting, require_known_classes, require_white, scaling_for
-from bype.run.checkpoint import Checkpoint
+from bype.run.checkpoint import Checkpoint, CheckpointFolder
 from bype.run.config import ConfigError, TrainingConfig
 from bype.run.directory import RunDirectory, RunError
 from bype.run.identity import DataIdentity
@@ -105,6 +105,7 @@ def train(
     asked = json.dumps([config.to_fields(), identity.fingerprint], sort_keys=True)
     group.require_same(asked.encode(), "the config or the data")
     group.require_same_rounding(rounding())
+    _require_to_see_the_run(Path(out), group)
     # A launcher restarts lost processes. The one before may hold the run until it notices, or until its lock is stale.
     patience = 0.0 if group.launcher is None else stale_seconds() + 5
     with ExitStack() as at_end:
@@ -130,6 +131,19 @@ def train(
             raise
         reporter.set_status(outcome.state, step=outcome.step, best=outcome.best)
         return outcome
+
+
+def _require_to_see_the_run(out: Path, group: Group) -> None:
+    """Refuse to begin anew because process 0 does not see the checkpoints that another process sees.
+
+    If torchrun replaces machines, process 0 may be on another one than before, with a disk of its own.
+    """
+    found = [bool(seen) for seen in group.gather(b"yes" if CheckpointFolder(out / "checkpoints", 2).steps() else b"")]
+    if any(found) and not found[0]:
+        raise GroupError(
+            f"process {found.index(True)} sees checkpoints in {out}, and process 0, which reads and writes them, does "
+            f"not; put the run on a disk that all machines can read, or start process 0 on the machine that has it"
+        )
 
 
 def _with_own_rule(config: TrainingConfig, rule: OwnRule) -> TrainingConfig:
