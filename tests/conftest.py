@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from small_runs import feature_store, image_store, small_run
 # Here and in the processes that tests start: with another number of threads, sums are rounded otherwise.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+# Tests send SIGINT to the processes that they start; started in the background, these would ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -53,6 +53,7 @@ from bype.training.display import Display
 from bype.training.loop import Trainer, train
 from bype.training.optimizer import NormalisedAdam, normalise_
 from bype.training.reporter import RunReporter
+from bype.training.signals import StopRequest
 from bype.training.step import TrainingStep
 from bype.training.validation import Validation
 from small_runs import assert_same_tensors
@@ -423,6 +424,20 @@ def test_signals_save_and_leave_and_the_same_command_goes_on(store, tmp_path, nu
     finish(words)
     finish(command(store, tmp_path / "whole", *words[words.index("--components") :]))
     assert metrics(run) == metrics(tmp_path / "whole")
+
+
+def test_a_signal_that_the_process_ignores_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        request = StopRequest()
+        with request.listening():
+            signal.raise_signal(signal.SIGINT)
+            assert request.signal is None
+            signal.raise_signal(signal.SIGTERM)
+            assert request.signal == signal.SIGTERM
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_where(store, tmp_path, monkeypatch):

@@ -17,7 +17,8 @@ class StopRequest:
     def listening(self) -> Iterator[None]:
         """Let SIGINT and SIGTERM ask to stop instead of killing the process; a second SIGINT kills it.
 
-        Only the main thread of a process may listen; in others nothing is changed.
+        Only the main thread of a process may listen; in others nothing is changed. A signal that the process ignores
+        stays ignored: a shell lets scripts in the background ignore Ctrl-C, which is meant for what runs in front.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -28,7 +29,8 @@ class StopRequest:
             if number == signal.SIGINT:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-        numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not None]  # None: of C code
+        kept = (None, signal.SIG_IGN)  # None: a handler of C code, which Python cannot put back
+        numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) not in kept]
         previous = {number: signal.signal(number, ask) for number in numbers}
         try:
             yield
