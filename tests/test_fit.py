@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shlex
+import signal
 import warnings
 
 import numpy as np
@@ -17,6 +18,7 @@ from bype.cli.fit_folder import alone_in
 from bype.data.sources import SourceOptions, open_source
 from bype.evaluation.records import Estimate, read_results
 from bype.run.opened import TrainedRun
+from bype.training import loop
 
 
 def fit(data, out, *words):
@@ -202,6 +204,17 @@ def test_a_fit_that_has_ended_is_shown_and_not_resumed(tmp_path, capsys):
     assert "resuming" not in again
     assert "training a VAE" not in again
     assert again.split("on 6 test examples")[1] == first.split("on 6 test examples")[1]
+
+
+def test_a_signal_in_the_last_step_ends_a_fit_before_it_evaluates(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32))
+    train = loop.train
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "train", lambda *given: dataclasses.replace(train(*given), signal=signal.SIGTERM))
+        assert fit(tmp_path / "x.npy", tmp_path / "run") == 128 + signal.SIGTERM
+    assert not (tmp_path / "run" / "report.html").exists()
+    assert fit(tmp_path / "x.npy", tmp_path / "run") == 0
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 def test_a_request_that_was_never_begun_is_replaced(digits, tmp_path):

@@ -83,10 +83,10 @@ def fit(words: list[str]) -> int:
             length = counted(round(60 * options.minutes) or 1, "second")
             say(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {length}")
         outcome = train(config, store.folder, options.out, Display() if is_trained else display_here())
-    if outcome.state == "stopped":
+    if outcome.signal is not None:  # also if training had just ended: evaluating takes minutes
         say(f"stopped at step {outcome.step}. To resume, run the same command.")
         result(run=options.out, state=outcome.state, step=outcome.step)
-        return 128 + (outcome.signal or 0)
+        return 128 + outcome.signal
     run = TrainedRun.open(options.out, store.folder)
     known = read_results(options.out).find(store.manifest.fingerprint, store.default_split)
     is_known = (
