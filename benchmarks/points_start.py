@@ -25,7 +25,8 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits
 
 import bype
-from bype.data.prepare import prepare
+from bype.data.prepare import prepare, with_workable_size
+from bype.data.sources import SourceOptions
 from bype.data.store import Store
 from bype.evaluation.density import DensityOptions
 from bype.paper.recipes import recipe_named
@@ -36,7 +37,8 @@ from own_data import image_sets
 
 STARTS = ("examples", "noise")
 SEEDS = (0, 1, 2)
-STEPS = 2000
+STEPS = {"faces": 600}
+"""Of training; 2,000 for the other sets."""
 NAMES = {
     "breast-cancer": "breast cancer, 455 rows",
     "digits": "digits, 1,437 images",
@@ -66,11 +68,12 @@ def sets(images: Path | None, faces: Path | None) -> dict[str, Maker]:
 
 def config_for(data: str, store: Store, seed: int, start: str) -> TrainingConfig:
     """Return how to train."""
+    length = f"{STEPS.get(data, 2000)} steps"
     if data.endswith("-paper"):
-        spans = {"length": f"{STEPS} steps", "warm_up": "10 epochs", "patience": "0 epochs"}
+        spans = {"length": length, "warm_up": "10 epochs", "patience": "0 epochs"}
         config = recipe_named("fashion-mnist/vae/bype").config
     else:
-        spans, config = {}, suitable_config(store, f"{STEPS} steps", seed)
+        spans, config = {}, suitable_config(store, length, seed)
     points = {"points_start": start, "labelled": False}
     return dataclasses.replace(config, seed=seed, **spans, **points)  # type: ignore[arg-type]
 
@@ -155,7 +158,8 @@ def main() -> int:
     for data, make in sets(options.images, options.faces).items():
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "data").mkdir()
-            prepare(make(Path(folder) / "data"), Path(folder) / "store")
+            source = make(Path(folder) / "data")
+            prepare(source, Path(folder) / "store", with_workable_size(source, SourceOptions())[0])
             store = Store(Path(folder) / "store")
             for seed in SEEDS:
                 for start in STARTS:
