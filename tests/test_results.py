@@ -14,6 +14,7 @@ import labels
 import outliers
 import own_data
 import peers
+import points_start
 from bype.evaluation.records import read_results
 from bype.paper.hours import Costs
 from bype.paper.page import draw_all, printed
@@ -191,6 +192,11 @@ def test_the_page_of_outliers_is_printed_from_the_records():
     page = (ROOT / "docs" / "results" / "outliers.md").read_text()
     assert "\n".join(lines) in page
     assert len(lines) > 8
+
+
+def test_the_cost_of_points_that_start_as_noise_is_printed_from_the_records():
+    table = "\n".join(points_start.page(ROOT / "results" / "points-start"))
+    assert table in (ROOT / "docs" / "guide" / "audit.md").read_text()
 
 
 def test_the_page_of_labels_is_printed_from_the_records():

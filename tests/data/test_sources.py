@@ -338,6 +338,21 @@ def test_a_folder_of_images_of_all_kinds(tmp_path):
     assert (upright[:, :, :-1] == 0).all()
 
 
+def test_a_stray_image_in_colour_is_named(tmp_path):
+    (tmp_path / "scans").mkdir()
+    for number in range(30):
+        Image.new("L", (8, 8), number).save(tmp_path / "scans" / f"{number:02}.png")
+    assert not open_source(tmp_path / "scans", SourceOptions()).notes
+    Image.new("RGB", (8, 8), "red").save(tmp_path / "scans" / "logo.png")
+    opened = open_source(tmp_path / "scans", SourceOptions())
+    assert opened.shape == (3, 8, 8)
+    (note,) = opened.notes
+    assert "(1 of 31, such as logo.png)" in note
+    for number in range(10):
+        Image.new("RGB", (8, 8), "red").save(tmp_path / "scans" / f"red {number}.png")
+    assert not open_source(tmp_path / "scans", SourceOptions()).notes
+
+
 def test_images_of_more_than_bytes_keep_their_shades(tmp_path):
     """As microscopes and other instruments write them: 16 bits in either order, and floats up to 1."""
     shades = np.linspace(0, 1, 64).reshape(8, 8)

@@ -117,7 +117,7 @@ def warn_of_findings(found: Source | Prepared) -> None:
         files = "1 file was" if len(skipped) == 1 else f"{len(skipped)} files were"
         warnings.warn(f"{files} skipped; the first: {harmless(skipped[0])}", UserWarning, stacklevel=2)
     for note in found.notes:
-        warnings.warn(note, UserWarning, stacklevel=2)
+        warnings.warn(harmless(note), UserWarning, stacklevel=2)
 
 
 def _require_kind(estimator: BaseEstimator, X: Any, found: Manifest | Source, layout: Layout) -> None:

@@ -29,6 +29,8 @@ _NUMBERS = {"I", "I;16", "I;16B", "I;16L", "F"}
 _GREY_MODES = {"1", "L", "LA", *_NUMBERS}
 _NEARLY_BLACK = 20
 """White of 12 bits becomes byte 15 where white is 65535; resizing may make a pixel a little brighter."""
+_FEW_COLOURED = 0.05
+"""If fewer of the images are in colour, these may be strays: they make all images three times as large."""
 _ALL_NEARLY_BLACK = (
     "the images have 16 bits and all are nearly black, because 65535 is taken for white; if white is 4095 (12 bits), "
     "multiply the pixels by 16 and prepare the images again"
@@ -140,7 +142,7 @@ class _Survey:
         self._size, self._shape = options.size, options.shape
         self.has_target = options.size is not None or options.shape is not None
         self._sizes: dict[tuple[int, int], str] = {}
-        self._is_grey = True
+        self._num_coloured, self._first_coloured = 0, ""
         self._num_seen = 0
         self.has_many_bits = True
         """Whether the pixels of all images are whole numbers of 16 bits."""
@@ -161,7 +163,9 @@ class _Survey:
                 self.unreadable.add((split, number - 1))
                 continue
             mode, size = looked
-            self._is_grey = self._is_grey and mode in _GREY_MODES
+            if mode not in _GREY_MODES:
+                self._num_coloured += 1
+                self._first_coloured = self._first_coloured or picture.name
             self.has_many_bits = self.has_many_bits and mode in _NUMBERS - {"F"}
             self._sizes.setdefault(size, picture.name)
             if len(self._sizes) > 1 and not self.has_target:
@@ -184,7 +188,13 @@ class _Survey:
             channels, height, width = self._shape
             return channels, height, width
         width, height = (self._size, self._size) if self._size else next(iter(self._sizes))
-        return 1 if self._is_grey else 3, height, width
+        if 0 < self._num_coloured < _FEW_COLOURED * self._num_seen:
+            self.notes.append(
+                f"few images are in colour ({self._num_coloured:,} of {self._num_seen:,}, such as "
+                f"{self._first_coloured}), and they make all images ones in colour; if you do not want that, take them "
+                f"out or make them grey"
+            )
+        return 3 if self._num_coloured else 1, height, width
 
 
 def read_image_file(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
