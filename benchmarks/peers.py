@@ -265,7 +265,7 @@ def run(name: str, folder: Path, ours: Record, minutes: float, out: Path) -> Non
     seed, config = ours["seed"], ours["config"]
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary) / "store"
-        prepare(folder, place, with_workable_size(folder, SourceOptions()), seed=seed)
+        prepare(folder, place, with_workable_size(folder, SourceOptions())[0], seed=seed)
         store = Store(place)
         if store.manifest.fingerprint != ours["data"]["fingerprint"]:
             raise SystemExit(f"{name}: these are not the examples of our record; give the folders it was made from")

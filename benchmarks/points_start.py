@@ -7,8 +7,9 @@ Run from the root of the repository::
 
 ``--images`` holds the folder ``fashion-mnist``, as it is downloaded; ``--faces`` folders of face images. What is left
 out is not run; breast cancer and digits come with scikit-learn. Models are those of ``bype fit``, and the paper's VAE
-with our rule, as the recipe ``fashion-mnist/vae/bype`` trains it. Each is trained with both starts for the same number
-of steps, evaluated on test examples, and audited.
+with our rule, as the recipe ``fashion-mnist/vae/bype`` trains it. Points have no labels, because those that start as
+noise cannot have any. Each model is trained with both starts for the same number of steps, evaluated on test examples,
+and audited.
 """
 
 import argparse
@@ -123,6 +124,8 @@ def page(out: Path) -> Iterator[str]:
             start: [json.loads(path.read_text()) for path in sorted(out.glob(f"{data}-{start}-[0-9].json"))]
             for start in STARTS
         }
+        if not any(records.values()):
+            continue
         nats = {
             start: [record["density"]["negative_log_likelihood"]["value"] for record in of]
             for start, of in records.items()

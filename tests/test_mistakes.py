@@ -98,7 +98,7 @@ MISTAKES = {
     "a file is in the way": ("fit photos --out taken.png/run", "choose another --out"),
     "unknown ending": ("sample run --out new/x.gif", "ends in .png or .npy"),
     "text in a table": ("fit text.csv --out new/run", "pandas.get_dummies(table, columns=[...], dtype=float)"),
-    "text in a table for a model": ("score rows --data worded.csv --out new/x.csv", "trained on numbers"),
+    "text in a table for a model": ("score rows --data worded.csv --out new/x.csv", "the model takes numbers"),
     "gaps in a table": ("fit gaps.csv --out new/run", "SimpleImputer().fit_transform(table)"),
     "gaps in an array": ("fit nan.npy --out new/run", "example 4 holds a number that is not finite"),
     "a short line": ("fit short.csv --out new/run", "line 3: 1 cells instead of 2; correct that line"),

@@ -111,6 +111,13 @@ def test_tables_that_make_no_sense(tmp_path, table, message):
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.parametrize("options", [SourceOptions(shape=(1,)), SourceOptions(columns=("a",))])
+def test_text_in_a_table_for_a_model(tmp_path, options):
+    pq.write_table(pa.table({"a": ["x", "y"]}), tmp_path / "t.parquet")
+    with pytest.raises(SourceError, match=r"column 'a' holds string.*the model takes numbers"):
+        open_source(tmp_path / "t.parquet", options)
+
+
 def test_files_that_are_broken_or_do_not_fit(tmp_path):
     (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(SourceError, match="cannot read"):

@@ -234,6 +234,12 @@ def test_broken_tables_name_the_line(tmp_path, text, message):
         prepare(tmp_path / "t.csv", tmp_path / "store", SourceOptions(label="q"))
 
 
+def test_text_in_a_table_for_a_model_without_names_of_columns(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n3,2024-01-05\n")
+    with pytest.raises(SourceError, match=r"line 3: column 'b' holds '2024-01-05'.*the model takes numbers"):
+        list(open_source(tmp_path / "t.csv", SourceOptions(shape=(2,))).pools[0].read())
+
+
 def test_of_many_columns_a_message_names_the_first_and_the_nearest(tmp_path):
     (tmp_path / "t.csv").write_text(
         ",".join([*(f"gene_{k}" for k in range(2000)), "kind"]) + "\n" + "1," * 2000 + "a\n"

@@ -497,6 +497,11 @@ def test_a_read_only_directory_gives_one_line(store, tmp_path):
         train(TINY, store, tmp_path / "run")
 
 
+def test_a_directory_that_cannot_be_read_gives_one_line(store, tmp_path):
+    with pytest.raises(RunError, match="cannot write"):
+        train(TINY, store, tmp_path / ("name too long" * 30))
+
+
 def test_without_normalisation_the_numbers_are_those_of_torch_to_the_bit():
     torch.manual_seed(0)
     ours, theirs = ([nn.Parameter(torch.ones(shape)) for shape in ((3, 4), 5)] for _ in range(2))

@@ -24,7 +24,7 @@ from bype.objective import ELBOTerms
 from bype.pseudocoreset.settings import OwnSettings
 from bype.randomness import BatchSlice, generator_for
 from bype.run.build import labels_for, require_fitting, require_known_classes, require_white, scaling_for
-from bype.run.checkpoint import Checkpoint, CheckpointFolder
+from bype.run.checkpoint import Checkpoint
 from bype.run.config import ConfigError, TrainingConfig
 from bype.run.directory import RunDirectory, RunError
 from bype.run.identity import DataIdentity
@@ -136,13 +136,19 @@ def train(
 def _require_to_see_the_run(out: Path, group: Group) -> None:
     """Refuse to begin anew because process 0 does not see the checkpoints that another process sees.
 
-    If torchrun replaces machines, process 0 may be on another one than before, with a disk of its own.
+    If torchrun replaces machines, process 0 may be on another one than before, with a disk of its own. The other
+    processes need not be able to read the run.
     """
-    found = [bool(seen) for seen in group.gather(b"yes" if CheckpointFolder(out / "checkpoints", 2).steps() else b"")]
+    try:
+        steps = RunDirectory(out).checkpoints.steps()
+    except OSError:
+        steps = []
+    found = [bool(seen) for seen in group.gather(b"yes" if steps else b"")]
     if any(found) and not found[0]:
         raise GroupError(
             f"process {found.index(True)} sees checkpoints in {out}, and process 0, which reads and writes them, does "
-            f"not; put the run on a disk that all machines can read, or start process 0 on the machine that has it"
+            f"not; put the run on a disk that all machines can read, or start process 0 on the machine that has it; "
+            f"for a new run, choose another --out"
         )
 
 

@@ -18,7 +18,7 @@ class StopRequest:
         """Let SIGINT and SIGTERM ask to stop instead of killing the process; a second SIGINT kills it.
 
         Only the main thread of a process may listen; in others nothing is changed. A signal that the process ignores
-        stays ignored: a shell lets scripts in the background ignore Ctrl-C, which is meant for what runs in front.
+        stays ignored: what a script starts in the background ignores Ctrl-C, which is meant for what runs in front.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

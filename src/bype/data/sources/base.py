@@ -109,6 +109,11 @@ class SourceOptions:
     columns: tuple[str, ...] = ()
     """The features that a model takes: those columns of a table with names are taken, in this order."""
 
+    @property
+    def is_for_a_model(self) -> bool:
+        """Whether a trained model takes the examples."""
+        return bool(self.columns or self.shape)
+
 
 def shares(splits: Collection[str | None], split: str | None) -> tuple[float, float]:
     """Return the default shares of a split for validation and test: a tenth for each that does not exist yet."""
@@ -161,6 +166,11 @@ def require_distinct(file: Path, names: Collection[str]) -> None:
 
 FILL_GAPS = "fill gaps first, for instance with scikit-learn: SimpleImputer().fit_transform(table)"
 """What to do about a table with gaps."""
+AS_FOR_TRAINING = (
+    "the model takes numbers: write them as for training, dates and other text as the same numbers, without thousands "
+    "separators and units; remove the column if the model was trained without it"
+)
+"""What to do about text in a table that a trained model takes."""
 REPLACE_INFINITE = "replace infinite values by numbers, or by nan and then impute"
 """What to do about a table with numbers that are too large: scikit-learn fills gaps only."""
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bype.data.decode import decode
 from bype.data.files import name_of, parse_json
 from bype.data.sources.base import (
+    AS_FOR_TRAINING,
     MAX_CLASSES,
     SPLIT_NAMES,
     Chunk,
@@ -32,6 +33,7 @@ from bype.data.sources.base import (
 )
 from bype.data.sources.image_files import ImageFile, open_image_files
 
+_NO_NUMBERS = "drop it, or name it with --label if it is the label"
 _BATCH_ROWS = 1024
 _BATCH_PICTURES = 16
 """A photograph may take megabytes."""
@@ -171,7 +173,7 @@ class _Table:
             raise no_column(files[0], label, [*self.columns])
         is_usual = "label" in self.columns and "label" not in options.columns
         self.label = label if label is not None else "label" if is_usual else None
-        self.may_lack_labels = label is None and bool(options.columns or options.shape)
+        self.may_lack_labels = label is None and options.is_for_a_model
         """Whether a model takes these examples, which needs no labels."""
         index = self._index_columns()
         left_out = {self.label} | index
@@ -198,7 +200,7 @@ class _Table:
         used = {self.label, self.picture_column, *self.features}
         require_distinct(files[0], [name for name in self._schema.names if name in used])
         for name in self.features:
-            self._require_numbers(name)
+            self._require_numbers(name, AS_FOR_TRAINING if options.is_for_a_model else _NO_NUMBERS)
         if not pictures and not self.features:
             raise SourceError(f"{files[0]} has neither images nor features")
 
@@ -208,15 +210,12 @@ class _Table:
             return any(kind.field(k).name == "bytes" for k in range(kind.num_fields))
         return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
-    def _require_numbers(self, name: str) -> None:
+    def _require_numbers(self, name: str, remedy: str) -> None:
         types, kind = self._arrow.types, self._schema.field(name).type
         if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
             kind = kind.value_type
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-            raise SourceError(
-                f"{self.files[0]}: column {name!r} holds {kind}, neither numbers nor images; drop it, or name it "
-                f"with --label if it is the label"
-            )
+            raise SourceError(f"{self.files[0]}: column {name!r} holds {kind}, neither numbers nor images; {remedy}")
 
     def _index_columns(self) -> set[str]:
         """Return the columns that pandas wrote for the index of a table, which numbers its rows."""

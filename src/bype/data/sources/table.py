@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from bype.data.sources.base import (
+    AS_FOR_TRAINING,
     CHUNK_BYTES,
     FILL_GAPS,
     LARGEST_NUMBER,
@@ -35,7 +36,6 @@ _ENCODE_TEXT = (
     "name it with --label if it is the label; turn dates into numbers, and remove thousands separators; turn other "
     "text into numbers first, for instance with pandas.get_dummies(table, columns=[...], dtype=float)"
 )
-_LIKE_THE_MODEL = "the model was trained on numbers in this column; write the same numbers for the same texts"
 _WRITE_POINTS = "write numbers with decimal points, and without thousands separators"
 _CHUNK_LINES = 4096
 _MAX_LINE_CHARACTERS = 2**24
@@ -50,7 +50,7 @@ def open_table(path: Path, options: SourceOptions) -> Source:
 
     Without a first line of names, ``options.columns`` cannot be looked for: all columns are taken.
     """
-    table = _Table(path, options.label, options.columns)
+    table = _Table(path, options)
     pool = Pool(None, table.num_rows, lambda: numbered(table.chunks()), validation=0.1, test=0.1)
     return Source(
         f"table {path.name}",
@@ -68,7 +68,8 @@ def open_table(path: Path, options: SourceOptions) -> Source:
 class _Table:
     """A table, read once to count lines and classes."""
 
-    def __init__(self, path: Path, label: str | None, wanted: tuple[str, ...]) -> None:
+    def __init__(self, path: Path, options: SourceOptions) -> None:
+        label, wanted = options.label, options.columns
         self.path = path
         self._delimiter = "\t" if path.name.lower().endswith((".tsv", ".tsv.gz")) else ","
         _, first = next(self._cells(), (0, []))
@@ -78,7 +79,7 @@ class _Table:
             if len(first) == 1 and other in first[0]:
                 way_out = "call it .tsv" if other == "\t" else "write it with commas, and with decimal points"
                 raise SourceError(f"{path}: its columns seem to be separated by {name}; {way_out}")
-        self._is_for_a_model = bool(wanted)
+        self._for_text = AS_FOR_TRAINING if options.is_for_a_model else _ENCODE_TEXT
         self.has_header = _is_header(path, first)
         self.columns = first if self.has_header else [f"column {k}" for k in range(len(first))]
         if not all(name.strip() for name in self.columns):
@@ -189,7 +190,7 @@ class _Table:
             values = [_number(cell) for cell in cells]
             if None in values:
                 column, cell = self.features[values.index(None)], cells[values.index(None)]
-                remedy = _remedy(cell, _LIKE_THE_MODEL if self._is_for_a_model else _ENCODE_TEXT)
+                remedy = _remedy(cell, self._for_text)
                 raise SourceError(f"{self.path}, line {line}: column {column!r} holds {cell!r}, not a number; {remedy}")
             rows.append(values)  # type: ignore[arg-type]
             if len(rows) == most:
