@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,6 +32,12 @@ def test_help_has_an_example_whose_options_exist(name, capsys):
     assert words[: len(name) + 1] == ["bype", *name]
     assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[a-z-]+", page))
     assert "--json" in page
+
+
+def test_the_guide_lists_all_commands():
+    page = (Path(__file__).parent.parent / "docs" / "guide" / "commands.md").read_text()
+    listed = re.findall(r"^\| \[`bype (.*?)`\]\(.*?\) \| (.*) \|$", page, re.MULTILINE)
+    assert listed == [(" ".join(name), text) for name, (_, _, text) in _COMMANDS.items()]
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: object) -> dict:

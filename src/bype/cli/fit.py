@@ -49,6 +49,7 @@ def fit(words: list[str]) -> int:
     from bype.run.choice import length_of, suitable_config
     from bype.run.directory import read_config
     from bype.run.opened import TrainedRun
+    from bype.span import Span
     from bype.training.display import Display, display_here
     from bype.training.loop import train
 
@@ -80,7 +81,7 @@ def fit(words: list[str]) -> int:
                 write_request(options.out, request)
         if not is_trained:
             start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
-            length = counted(round(60 * options.minutes) or 1, "second")
+            length = counted(round(Span.parse(config.length).count), "second")
             say(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {length}")
         outcome = train(config, store.folder, options.out, Display() if is_trained else display_here())
     if outcome.signal is not None:  # also if training had just ended: evaluating takes minutes

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SHOWN = 5
-_ABOUT = """Score each example, to find unusual ones. All scores are small where an example is unusual.
+_ABOUT = """Score each example, to find unusual ones. They have small scores, but log_ratio may be large.
 
 Compare several scores: log p(x) alone is known to rank some outliers above the data, such as plain images."""
 
