@@ -17,6 +17,7 @@ import numpy as np
 from bype.data.manifest import Manifest, Shard, SplitManifest, shard_name
 from bype.data.order import Order
 from bype.data.store import Store
+from bype.pseudocoreset.settings import FrozenSettings
 from bype.run.config import TrainingConfig
 from bype.run.directory import RunDirectory
 from bype.training.display import Display
@@ -27,6 +28,10 @@ from measure import machine
 SHAPE = (1, 28, 28)
 SHARD_ROWS = 10_000_000
 ROUNDS, STEPS = 9, 60
+CONFIGS = {
+    "gaussian": TrainingConfig(prior="gaussian", length="1 epoch"),
+    "pseudocoreset, all points encoded": TrainingConfig(rule=FrozenSettings(), length="1 epoch"),
+}
 
 
 def sparse_store(folder: Path, num_rows: int) -> Store:
@@ -56,12 +61,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         stores = {n: sparse_store(folder / str(n), n) for n in (50_000, 10**8)}
-        for prior in ("gaussian", "bype"):
-            config = TrainingConfig(prior=prior, length="1 epoch")
+        for prior, config in CONFIGS.items():
             trainers, memory = {}, {}
             for n, store in stores.items():
                 before = anonymous_bytes()
-                run = RunDirectory(folder / f"run-{prior}-{n}").__enter__()
+                run = RunDirectory(folder / f"run-{config.prior}-{n}").__enter__()
                 trainers[n] = Trainer(config, store, RunReporter(run, Display()))
                 for _ in range(STEPS):
                     trainers[n].take_step()

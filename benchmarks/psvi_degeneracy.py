@@ -111,8 +111,8 @@ def main() -> None:
         ("one plain step, 3e-10 times the gradient, not clamped", InverseTimeSteps(3e-10), None, 1),
         ("four steps of Adam, 0.1 / j, not clamped", RestartedAdam(pseudocoreset, 0.1), None, 4),
         ("a pass of Adam, step 0.1 / j, not clamped", RestartedAdam(pseudocoreset, 0.1), None, len(batches)),
-        ("a pass of Adam, step 0.1 / j", RestartedAdam(pseudocoreset, 0.1), (0.0, 1.0), len(batches)),
-        ("a pass of Adam, step 0.5 / j", RestartedAdam(pseudocoreset, 0.5), (0.0, 1.0), len(batches)),
+        ("a pass of Adam, step 0.1 / j, clamped", RestartedAdam(pseudocoreset, 0.1), (0.0, 1.0), len(batches)),
+        ("a pass of Adam, step 0.5 / j, clamped", RestartedAdam(pseudocoreset, 0.5), (0.0, 1.0), len(batches)),
     ):
         pseudocoreset.assign(start_points, start_weights)
         pseudocoreset.data_range = data_range

@@ -68,7 +68,7 @@ def readme_row(first_cell: str) -> list[str]:
 
 
 def test_the_first_table_of_the_readme_has_the_means_of_the_records():
-    sets = {"5,000 clothes": "clothes-5000", "400 faces": "faces", "600 photographs": "photographs"}
+    sets = {"5,000 clothes": "clothes-5000", "400 faces": "faces", "600 small photographs": "photographs"}
     sets |= {"breast cancer": "breast-cancer", "spam": "35_SpamBase", "shuttle": "32_shuttle"}
     for name, data in sets.items():
         records = [json.loads((ROOT / "results" / "own-data" / f"{data}-{seed}.json").read_text()) for seed in range(3)]
