@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +20,15 @@ _LOCKED_BYTE = 2**30
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 """What flock says on disks without locks, such as NFS without its daemon and Lustre without ``-o flock``."""
 _POSITION = threading.Lock()
+
+
+def replaceable(numbers: Iterable[int]) -> list[int]:
+    """Return the signals whose handlers may be replaced for a while.
+
+    A signal that the process ignores stays ignored: nohup ignores SIGHUP, and what a script starts in the background
+    ignores SIGINT. Python cannot put back a handler of C code (``None``).
+    """
+    return [number for number in numbers if signal.getsignal(number) not in (None, signal.SIG_IGN)]
 
 
 def _module(name: str) -> ModuleType | None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow
+import pytest
 import torch
 from PIL import Image
 from pyarrow import parquet
@@ -143,6 +145,23 @@ def test_photographs_are_brought_to_the_kind_of_the_run(tmp_path, capsys):
     assert main(words) == 1
     assert "several workers need a store; make one with: bype data prepare" in capsys.readouterr().err
     assert set(Path(tempfile.gettempdir()).glob("bype-*")) == temporary
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+def test_nohup_holds_while_new_data_are_embedded(trained_features, tmp_path, monkeypatch):
+    """A closed terminal ends the command, but not if it ignores SIGHUP."""
+    table = trained_features.parent / "table.csv"
+    words = ["embed", str(trained_features), "--data", str(table), "--out"]
+    monkeypatch.setattr("bype.cli.examples.say_findings", lambda found: os.kill(os.getpid(), signal.SIGHUP))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert main([*words, str(tmp_path / "ignored")]) == 0
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with pytest.raises(SystemExit, match=str(128 + signal.SIGHUP)):
+            main([*words, str(tmp_path / "heeded")])
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_labels_of_new_data_come_with_their_names(bype_run, tmp_path, capsys):

@@ -497,6 +497,14 @@ def test_a_read_only_directory_gives_one_line(store, tmp_path):
         train(TINY, store, tmp_path / "run")
 
 
+def test_one_example_is_too_few_for_an_exemplar_prior(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 2), dtype=np.float32))
+    prepare(tmp_path / "x.npy", tmp_path / "store")
+    with pytest.raises(ConfigError, match="needs two or more examples to train on"):
+        train(TrainingConfig(prior="exemplar"), tmp_path / "store", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_directory_that_cannot_be_read_gives_one_line(store, tmp_path):
     with pytest.raises(RunError, match="cannot write"):
         train(TINY, store, tmp_path / ("name too long" * 30))

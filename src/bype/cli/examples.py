@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bype.cli.data import say_findings
 from bype.cli.options import UsageError
+from bype.system import replaceable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +56,7 @@ def _ended_by_signals_as_by_errors() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     signals = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-    before = {number: signal.signal(number, leave) for number in signals}
+    before = {number: signal.signal(number, leave) for number in replaceable(signals)}
     try:
         yield
     finally:

@@ -18,6 +18,7 @@ from bype.wording import counted
 if TYPE_CHECKING:
     from bype.data.store import Store
     from bype.evaluation.records import Evaluation
+    from bype.run.config import TrainingConfig
     from bype.run.opened import TrainedRun
 
 _DRAWS, _IMAGES = 500, 500
@@ -49,7 +50,6 @@ def fit(words: list[str]) -> int:
     from bype.run.choice import length_of, suitable_config
     from bype.run.directory import read_config
     from bype.run.opened import TrainedRun
-    from bype.span import Span
     from bype.training.display import Display, display_here
     from bype.training.loop import train
 
@@ -80,9 +80,7 @@ def fit(words: list[str]) -> int:
             if (options.out / REQUEST).exists() or is_free(options.out):  # not into a folder that training may refuse
                 write_request(options.out, request)
         if not is_trained:
-            start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
-            length = counted(round(Span.parse(config.length).count), "second")
-            say(f"training a VAE that begins as {start}, with {config.components} pseudo-points, for {length}")
+            say(f"training {_in_words(config, store)}, for {config.length}")
         outcome = train(config, store.folder, options.out, Display() if is_trained else display_here())
     if outcome.signal is not None:  # also if training had just ended: evaluating takes minutes
         say(f"stopped at step {outcome.step}. To resume, run the same command.")
@@ -109,6 +107,13 @@ def fit(words: list[str]) -> int:
     print(f"\nopen {page.absolute()} in a browser: pictures, and all figures")
     _say_what_to_try(run)
     return 0
+
+
+def _in_words(config: "TrainingConfig", store: "Store") -> str:
+    if config.network != "dense":  # the config of another run, copied to repeat it
+        return "a model"
+    start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
+    return f"a VAE that begins as {start}, with {config.components} pseudo-points"
 
 
 def _is_finished(out: Path) -> bool:

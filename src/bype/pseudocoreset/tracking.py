@@ -134,7 +134,8 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
         self.num_live = min(num_live, len(pseudocoreset))
         self.register_buffer("targets", pseudocoreset.points.new_zeros(len(pseudocoreset), latent_dim))
         self.num_parts = 1 if num_scored is None else max(1, len(pseudocoreset) // num_scored)
-        while math.gcd(self.num_parts, self.num_turns) > 1:  # or some points would be live in their part's turn only
+        # Otherwise a point would be live, or move, in the turns of some parts only.
+        while math.gcd(self.num_parts, self.steps_between_moves) > 1:
             self.num_parts += 1
         self.register_buffer("turn", torch.tensor(-1))
         self.register_buffer("part", torch.tensor(0) if self.num_parts > 1 else None)

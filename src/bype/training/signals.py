@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from bype.system import replaceable
+
 
 class StopRequest:
     """Whether this process was asked to stop, and by which signal."""
@@ -18,7 +20,7 @@ class StopRequest:
         """Let SIGINT and SIGTERM ask to stop instead of killing the process; a second SIGINT kills it.
 
         Only the main thread of a process may listen; in others nothing is changed. A signal that the process ignores
-        stays ignored: what a script starts in the background ignores Ctrl-C, which is meant for what runs in front.
+        stays ignored.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -29,9 +31,7 @@ class StopRequest:
             if number == signal.SIGINT:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-        kept = (None, signal.SIG_IGN)  # None: a handler of C code, which Python cannot put back
-        numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) not in kept]
-        previous = {number: signal.signal(number, ask) for number in numbers}
+        previous = {number: signal.signal(number, ask) for number in replaceable((signal.SIGINT, signal.SIGTERM))}
         try:
             yield
         finally:
