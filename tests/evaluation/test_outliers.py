@@ -12,6 +12,7 @@ from sklearn.decomposition import PCA
 
 import bype
 from bype.cli import main
+from bype.data.augment import Augmentation
 from bype.data.examples import StoreSource
 from bype.data.prepare import prepare
 from bype.data.scaling import Scaling
@@ -21,11 +22,13 @@ from bype.evaluation.outliers import ScoreOptions, column_terms, percentiles, sc
 from bype.evaluation.scores import log_likelihood_by_shared_draws
 from bype.mixtures import LeaveOneOutMixture
 from bype.models.base import LatentModel
+from bype.models.linear_start import fit_linear
 from bype.priors import GaussianPrior
 from bype.run.config import TrainingConfig
 from bype.run.identity import DataIdentity
 from bype.run.opened import TrainedRun
 from linear_gaussian import exact_log_likelihood, linear_hvae, linear_vae
+from small_runs import small_run
 
 
 def table_store(folder: Path, rows: np.ndarray, **sizes: float) -> Path:
@@ -89,6 +92,20 @@ def test_the_ratio_is_against_the_linear_model_of_the_training_examples(trained_
         torch.from_numpy(pca.mean_), torch.from_numpy(covariance)
     ).log_prob(torch.from_numpy(test))
     np.testing.assert_allclose(found.log_likelihood - found.log_ratio, expected, rtol=1e-6)
+
+
+def test_the_linear_model_sees_the_flips_of_the_training(labelled_store, tmp_path):
+    densities = {}
+    for flips in (False, True):
+        run_folder = small_run(tmp_path / f"{flips}", labelled_store, prior="gaussian", length="1 steps", flips=flips)
+        run = TrainedRun.open(run_folder)
+        found = score_examples(run, "test", options=ScoreOptions(4, 50))
+        train, test = (StoreSource(run.store().split(name)) for name in ("train", "test"))
+        linear = fit_linear(train, run.data.shape, run.config.latent_dim, run.config.seed, Augmentation(flips=flips))
+        expected = linear.log_prob(test.read(np.arange(len(test))).flatten(1)).numpy()
+        densities[flips] = found.log_likelihood - found.log_ratio
+        np.testing.assert_allclose(densities[flips], expected, rtol=1e-5)
+    assert np.abs(densities[True] - densities[False]).max() > 0.1
 
 
 def test_percentiles_against_counting():

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bype.console import Report, Stage, no_report, no_stage
+from bype.data.augment import Augmentation
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.origins import name_examples
 from bype.data.store import Split
@@ -156,9 +157,9 @@ def score_examples(
     if split.fingerprint == run.data.fingerprint or not came_without_data(run.folder, run.data):
         train = own_store(run.folder, run.data, data).split("train")
         with stage("fitting the linear model"):
-            linear = fit_linear(
-                run.model.scaled(StoreSource(train)), run.data.shape, run.config.latent_dim, run.config.seed
-            )
+            source, config = run.model.scaled(StoreSource(train)), run.config
+            augmentation = Augmentation(config.flips, config.shifts)  # the run learns from flips and shifts too
+            linear = fit_linear(source, run.data.shape, config.latent_dim, config.seed, augmentation)
     scorer = _Scorer(run.model, linear, options.num_samples)
     if train is not None:
         with stage("scoring training examples") as report:
