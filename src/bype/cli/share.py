@@ -58,7 +58,7 @@ def share(words: list[str]) -> int:
         if options.to is not None:
             address = run.push_to_hub(options.to, private=options.private or None)
             print(f"{options.to}: {address}")
-            result(to=options.to, commit=address, audited=is_audited)
+            result(to=options.to, address=address, audited=is_audited)
     return 0
 
 

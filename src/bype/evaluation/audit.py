@@ -82,7 +82,7 @@ def audit_run(
     drawn = sample(run.model, num_samples, generator=generator_for(0, "audit"))
     made = {"samples": drawn.cpu()}
     if (own := run.model.prior.own_points()) is not None:
-        heaviest = torch.argsort(own.probabilities, descending=True, stable=True)[:_MOST_POINTS].sort().values
+        heaviest = own.heaviest(_MOST_POINTS).sort().values
         made = {"points": run.model.to_data_units(own.points)[heaviest].cpu(), **made}
     known = held_out.read(spread_rows(len(held_out), _MOST_QUERIES))
     queries = torch.cat([scaling(x).flatten(1) for x in (known, *made.values())])

@@ -161,6 +161,10 @@ class PriorPoints(NamedTuple):
     labels: Tensor | None = None
     """(M,), the class that each point stands for; ``None`` if points stand for all classes."""
 
+    def heaviest(self, most: int) -> Tensor:
+        """Return the numbers of the points with the largest weights, the heaviest first; of equal ones the first."""
+        return torch.argsort(self.probabilities, descending=True, stable=True)[:most]
+
 
 class Prior(nn.Module, ABC):
     """A distribution over the latent space that may depend on the encoder.

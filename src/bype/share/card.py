@@ -156,5 +156,5 @@ def _points_picture(model: LatentModel) -> bytes | None:
     own = model.prior.own_points()
     if own is None:
         return None
-    heaviest = torch.argsort(own.probabilities, descending=True, stable=True)[:_MOST_POINTS]
-    return png(grid(to_bytes(model.to_data_units(own.points[heaviest]).cpu().numpy()), _COLUMNS), scale=2)
+    points = own.points[own.heaviest(_MOST_POINTS)]
+    return png(grid(to_bytes(model.to_data_units(points).cpu().numpy()), _COLUMNS), scale=2)

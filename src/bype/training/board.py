@@ -45,8 +45,7 @@ class Board:
         output = model.decode(prior.sample((_NUM_IMAGES,), generator=generator), at_mean=True)
         self._add("samples", step, model.unflatten(model.likelihood.mean(output)))
         if own := model.prior.own_points():
-            heaviest = own.probabilities.argsort(descending=True)[:_NUM_IMAGES]
-            self._add("points", step, own.points[heaviest])
+            self._add("points", step, own.points[own.heaviest(_NUM_IMAGES)])
 
     def _add(self, name: str, step: int, images: torch.Tensor) -> None:
         picture = np.asarray(grid(to_bytes(images.cpu().numpy()), _COLUMNS).convert("RGB"))
