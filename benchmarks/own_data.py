@@ -383,8 +383,8 @@ def _lines_of_tables(records: list[dict[str, Any]]) -> Iterator[str]:
     for record in records:
         by_table.setdefault(record["set"], []).append(record)
     yield from head(
-        "table", "rows, columns, latents", *names, "seeds at least as good as factor analysis",
-        "seeds at least as good as full normal and mixture", "effective sample size",
+        "table", "rows, columns, latents", *names, "ours at least as good as factor analysis, seeds",
+        "ours at least as good as full normal and mixture, seeds", "effective sample size",
     )  # fmt: skip
     counts = dict.fromkeys(rivals, 0)
     for table, of_table in by_table.items():

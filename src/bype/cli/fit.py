@@ -50,6 +50,7 @@ def fit(words: list[str]) -> int:
     from bype.run.choice import length_of, suitable_config
     from bype.run.directory import read_config
     from bype.run.opened import TrainedRun
+    from bype.span import Span
     from bype.training.display import Display, display_here
     from bype.training.loop import train
 
@@ -80,7 +81,8 @@ def fit(words: list[str]) -> int:
             if (options.out / REQUEST).exists() or is_free(options.out):  # not into a folder that training may refuse
                 write_request(options.out, request)
         if not is_trained:
-            say(f"training {_in_words(config, store)}, for {config.length}")
+            length = Span.parse(config.length)
+            say(f"training {_in_words(config, store)}, for {counted(length.count, length.unit.rstrip('s'))}")
         outcome = train(config, store.folder, options.out, Display() if is_trained else display_here())
     if outcome.signal is not None:  # also if training had just ended: evaluating takes minutes
         say(f"stopped at step {outcome.step}. To resume, run the same command.")
@@ -110,7 +112,7 @@ def fit(words: list[str]) -> int:
 
 
 def _in_words(config: "TrainingConfig", store: "Store") -> str:
-    if config.network != "dense":  # the config of another run, copied to repeat it
+    if (config.network, config.prior) != ("dense", "bype"):  # the config of another run, copied to repeat it
         return "a model"
     start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
     return f"a VAE that begins as {start}, with {config.components} pseudo-points"

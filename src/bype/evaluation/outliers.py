@@ -54,7 +54,9 @@ class ScoreOptions:
 
 @dataclass(frozen=True)
 class ExampleScores:
-    """Scores of examples; each is small where an example is unusual. All but the percentile are in nats.
+    """Scores of examples. Unusual ones have small scores, but ``log_ratio`` may be large.
+
+    All but the percentile are in nats.
 
     No score is right for all data: a likelihood alone gives some outliers a higher value than the data themselves, for
     instance plain images.
@@ -81,7 +83,8 @@ class ExampleScores:
     latent_density: Floats
     """(n,), log p(z) at the posterior mean; of the top level, if there are two."""
     log_ratio: Floats | None
-    """(n,), log p(x) minus that of the linear model with as many latents, fitted to the same training examples.
+    """(n,), log p(x) minus that of the linear model with as many latents, fitted to the same training examples,
+    with the same flips and shifts.
     ``None`` if the run came without its training data."""
     scale: str
     """What exp(log p(x)) is: ``density``, or ``cross-entropy`` for a Bernoulli likelihood."""

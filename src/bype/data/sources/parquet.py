@@ -199,8 +199,9 @@ class _Table:
         self.unused: tuple[str, ...] = () if pictures else tuple(name for name in self.columns if name not in known)
         used = {self.label, self.picture_column, *self.features}
         require_distinct(files[0], [name for name in self._schema.names if name in used])
+        is_for_features = bool(options.columns) or len(options.shape or ()) == 1  # what a trained model takes
         for name in self.features:
-            self._require_numbers(name, AS_FOR_TRAINING if options.is_for_a_model else _NO_NUMBERS)
+            self._require_numbers(name, AS_FOR_TRAINING if is_for_features else _NO_NUMBERS)
         if not pictures and not self.features:
             raise SourceError(f"{files[0]} has neither images nor features")
 
