@@ -385,3 +385,18 @@ def test_the_time_left_does_not_count_the_time_that_is_kept_for_validation(monke
     first, second = capsys.readouterr().out.splitlines()[1:]
     assert "left" not in first
     assert re.search("1 steps/s, at most 0m 5[45]s left", second)
+
+
+def test_a_pause_is_soon_forgotten_by_the_time_left(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("bype.training.display.time.perf_counter", lambda: now[0])
+    display = PlainDisplay()
+    display.begin(steps_per_epoch=1, step=0, share=0.0)
+    for step in range(1, 41):
+        now[0] += 1000.0 if step == 20 else 1.0  # another program had the machine
+        display.step(step, step / 100)
+        display.show(step, {"validation": {"negative_elbo": 1.0}})
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert "1 steps/s, at most 1m 2" in lines[18]
+    assert "steps/s, at most 1h 11m left" in lines[19]
+    assert re.search("1 steps/s, at most (0m 59|1m 00)s left", lines[39])

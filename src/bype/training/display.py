@@ -2,9 +2,10 @@
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +15,16 @@ from bype.console import is_silent
 
 _PAUSE = 5.0
 """Seconds between lines on a terminal; ``metrics.jsonl`` has all of them."""
+_RECENT_LINES = 20
+"""The speed is measured over so many lines of metrics: a machine that was busy for a while is soon forgotten."""
+
+
+class _Mark(NamedTuple):
+    """How far training was at a time."""
+
+    step: int
+    share: float
+    seconds: float
 
 
 class Display:
@@ -68,33 +79,36 @@ class PlainDisplay(Display):
 
     def __init__(self) -> None:
         self._out, self._err = sys.stdout, sys.stderr
-        self._steps_per_epoch, self._first_step, self._start = 1, 0, 0.0
-        self._first_share = self._share = 0.0
-        self._has_stepped = False
+        self._steps_per_epoch = 1
+        self._share = 0.0
+        self._marks: deque[_Mark] = deque(maxlen=_RECENT_LINES)
 
     def begin(self, steps_per_epoch: int, step: int, share: float) -> None:
-        self._steps_per_epoch, self._first_step = steps_per_epoch, step
-        self._first_share = self._share = share
-        self._start = time.perf_counter()
+        self._steps_per_epoch, self._share = steps_per_epoch, share
         if step:
             self._write(f"resuming at step {step}")
         self._write("minus ELBO in nats per example; smaller is better:")
 
     def step(self, step: int, share: float) -> None:
         self._share = share
-        if not self._has_stepped:
+        if not self._marks:
             # Speed is measured from here on: the first step takes long, and of a time, a part is then kept for
             # validation, so that the share jumps.
-            self._has_stepped = True
-            self._first_step, self._first_share, self._start = step, share, time.perf_counter()
+            self._marks.append(_Mark(step, share, time.perf_counter()))
 
     def show(self, step: int, line: dict[str, Any]) -> None:
-        seconds = time.perf_counter() - self._start
         text = f"epoch {round(step / self._steps_per_epoch, 2):g} | {describe(line)}"
-        if (done := self._share - self._first_share) > 0:  # before the first step nothing is known of the speed
-            rate, left = (step - self._first_step) / seconds, seconds * (1 - self._share) / done
-            text += f" | {rate:.3g} steps/s, at most {_duration(left)} left"
+        now = _Mark(step, self._share, time.perf_counter())
+        if self._marks and (done := now.share - self._marks[0].share) > 0:
+            left = (now.seconds - self._marks[0].seconds) * (1 - now.share) / done
+            text += f" | {self._rate(now):.3g} steps/s, at most {_duration(left)} left"
+            self._marks.append(now)
         self._write(text)
+
+    def _rate(self, now: _Mark) -> float:
+        """Return the steps in a second, over the last lines."""
+        past = self._marks[0]
+        return (now.step - past.step) / max(1e-9, now.seconds - past.seconds)
 
     def warn(self, message: str) -> None:
         (self._err or self._out).write(f"warning: {message}\n")  # 2>&- closes standard error
@@ -129,10 +143,10 @@ class LiveDisplay(PlainDisplay):
 
     def step(self, step: int, share: float) -> None:
         super().step(step, share)
-        now = time.perf_counter()
-        if self._task is not None and now - self._shown > 0.2:
-            self._shown = now
-            rate = (step - self._first_step) / max(1e-9, now - self._start)
+        now = _Mark(step, share, time.perf_counter())
+        if self._task is not None and now.seconds - self._shown > 0.2:
+            self._shown = now.seconds
+            rate = self._rate(now)
             self._progress.update(self._task, completed=share, epoch=step / self._steps_per_epoch, rate=rate)
 
     def show(self, step: int, line: dict[str, Any]) -> None:
@@ -144,6 +158,8 @@ class LiveDisplay(PlainDisplay):
         if now - self._last_line < _PAUSE:
             return
         self._last_line = now
+        if self._marks:
+            self._marks.append(_Mark(step, self._share, now))
         for split in ("train", "validation"):
             if "negative_elbo" in line.get(split, {}):
                 text += f" | {split} {line[split]['negative_elbo']:.3f}"
