@@ -66,7 +66,7 @@ class ELBOTerms:
 
 
 class ELBO(nn.Module):
-    """The objective of the paper, Eq. 13, as a module around a model.
+    """The objective of the paper, Eq. 9, as a module around a model.
 
     Everything that a training step differentiates, the prior's own encodings included, happens in this one
     forward pass, so that it can be wrapped as a whole.

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from bype.cli.evaluate import describe
 from bype.data.files import FileError
 from bype.evaluation import records
 from bype.evaluation.records import (
@@ -126,3 +127,12 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path):
     path.write_text(path.read_text().replace("0.6", "NaN"))
     with pytest.raises(FileError, match=r"representation\.probe_accuracy: nan is not a number"):
         read_results(tmp_path)
+
+
+def test_one_example_has_no_standard_error():
+    one = dataclasses.replace(FOUND.density, negative_log_likelihood=Estimate(3.0, 0.0))
+    text = "\n".join(describe(dataclasses.replace(FOUND, density=one)))
+    assert "standard error of the draws 0.1\n" in text
+    assert "standard error over examples 0.1, of the draws 0.1\n" in "\n".join(describe(FOUND))
+    neither = dataclasses.replace(one, monte_carlo_error=None)
+    assert "standard error" not in "\n".join(describe(dataclasses.replace(FOUND, density=neither)))

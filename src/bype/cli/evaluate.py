@@ -86,8 +86,9 @@ def describe(found: "Evaluation") -> Iterator[str]:
         unit = "nats per example" + (", the paper's scale, not normalised" if density.scale == "unnormalised" else "")
         value = density.negative_log_likelihood
         yield f"negative log-likelihood  {value.value:.3f} {unit}"
-        draws = "" if density.monte_carlo_error is None else f", of the draws {density.monte_carlo_error:.4f}"
-        yield f"  standard error over examples {value.error:.3f}{draws}"
+        errors = {"over examples": value.error, "of the draws": density.monte_carlo_error}
+        if known := [f"{name} {error:.3g}" for name, error in errors.items() if error]:  # one example tells of none
+            yield f"  standard error {', '.join(known)}"
         yield (
             f"  {density.num_samples:,} draws for each of {density.num_images:,} examples; effective sample size: "
             f"median {density.median_effective_sample_size:.0f}, smallest {density.smallest_effective_sample_size:.1f}"
@@ -108,8 +109,8 @@ def describe(found: "Evaluation") -> Iterator[str]:
         low, high = (max(0.0, end.value) for end in (gap.smallest_gap, gap.largest_gap))
         kl_of_top = f"a KL of {gap.kl.value:.3f}"
         yield f"prior gap                {low:.3f} to {high:.3f} of {kl_of_top}: what a better prior could still save"
-        errors = f"{gap.smallest_gap.error:.3f} and {gap.largest_gap.error:.3f}"
-        yield f"  standard errors {errors}; from {gap.num_references:,} references"
+        ends = f"{_pm(gap.smallest_gap)} and {_pm(gap.largest_gap)}"
+        yield f"  estimates of the two ends: {ends}, from {gap.num_references:,} references"
         if not gap.is_known:
             yield "  the two ends are far apart: there are too few examples to know the gap"
     if units := found.active_units:
@@ -122,8 +123,8 @@ def describe(found: "Evaluation") -> Iterator[str]:
         yield f"{baseline.kind:<24} {_pm(baseline.negative_log_likelihood)} nats per example"
         if baseline.gain_in_training is not None:
             yield f"  training gained {baseline.gain_in_training:.3f} nats of validation -ELBO over its start"
-        errors = f"{baseline.own_squared_error:.4g}, of {baseline.kind} {baseline.squared_error:.4g}"
-        yield f"  squared error of reconstructions {errors}"
+        own, other = f"{baseline.own_squared_error:.4g}", f"{baseline.squared_error:.4g}"
+        yield f"  squared error of reconstructions {own}, of {baseline.kind} {other}"
         if baseline.knn_accuracy:
             shares = ", ".join(f"{k}: {100 * share:.2f}" for k, share in baseline.knn_accuracy.items())
             yield f"  kNN accuracy on as many principal components, %  {shares}"

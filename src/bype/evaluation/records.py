@@ -27,6 +27,7 @@ class Estimate:
 
     value: float
     error: float
+    """0 where it is unknown: there is one example only."""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ class Centring(Enum):
 class PSVIGradient:
     r"""The gradient of Algorithm 2: that of :math:`J = \frac{1}{2S} \sum_s r_s^2` with the draws held fixed.
 
-    Eq. 18 and 19 take their covariances under the product of likelihoods, Eq. 16; Algorithm 2, and so this, takes
-    its draws from the mixture, Eq. 12.
+    Eq. 18 and 19 take their covariances under the product of likelihoods, Eq. 16. Here, as in the authors' program, the
+    draws are from the mixture, Eq. 12.
     """
 
     points: Tensor

@@ -222,10 +222,11 @@ class Tracking(Rule):
 
     .. math:: \frac{\beta}{2} \, (T - 1) \, \frac{w_m}{N} \, \frac{\|\mu(u_m) - c_m\|^2}{\sigma^2},
 
-    which is EM's bound on the loss of the T - 1 steps in which the point was not encoded. The gradient of both moves
-    the encoder and, in one round of four, the point, by Adam. Then the target starts again at :math:`\mu(u_m)`, of
-    the point before this move. So encoder and point follow the gradients of many batches. Weights follow EM: they are
-    a decaying average of the mean responsibilities.
+    which is as curved as EM's bound on the loss of the T - 1 steps in which the point was not encoded, around the
+    target. Only :math:`\mu(u_m)` has a gradient in it. The gradient of both moves the encoder and, in one round of
+    four, the point, by Adam. Then the target starts again at :math:`\mu(u_m)`, of the point before this move. So
+    encoder and point follow the gradients of many batches. Weights follow EM: they are a decaying average of the mean
+    responsibilities.
 
     The gradient of an encoder says little about how data look, so points would gather noise. When a point moves, it
     is therefore mixed with a little of what the decoder makes of :math:`\mu(u_m)`.
