@@ -15,6 +15,8 @@ import polars as pl
 import pytest
 import torch
 from PIL import Image
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
@@ -253,6 +255,48 @@ def test_a_damaged_folder_is_refused(tmp_path, trained_bype):
             bype.ByPEVAE.load(tmp_path / "saved")
 
 
+BROKEN_CORESETS = {
+    "points that are no numbers": lambda a: a["points"].fill(np.nan),
+    "points of another kind": lambda a: a.update(points=a["points"].astype(np.int8)),
+    "a negative weight": lambda a: a["weights"].__setitem__(0, -1.0),
+    "a component twice": lambda a: a["component"].__setitem__(0, a["component"][1]),
+    "a component that there is not": lambda a: a["component"].__setitem__(0, 10**9),
+    "no neighbours": lambda a: a.update(neighbours=a["neighbours"][:, :0]),
+    "a neighbour before the first": lambda a: a["neighbours"].__setitem__((0, 0), -1),
+    "shares of labels that are no numbers": lambda a: a["label_mix"].fill(np.nan),
+    "another array": lambda a: a.update(more=np.zeros(3)),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_CORESETS)
+def test_a_coreset_of_a_stranger_is_checked(tmp_path_factory, name):
+    folder = tmp_path_factory.getbasetemp() / "labelled"
+    if not folder.exists():
+        bype.ByPEVAE(**TINY).fit(table(), np.arange(120) % 2).save(folder)
+    path = folder / "coreset.safetensors"
+    good = path.read_bytes()
+    arrays = {key: value.copy() for key, value in load_arrays(good).items()}
+    BROKEN_CORESETS[name](arrays)
+    try:
+        path.write_bytes(save_arrays(arrays))
+        with pytest.raises(FileError, match=r"coreset\.safetensors.*save the estimator again"):
+            bype.ByPEVAE.load(folder)
+    finally:
+        path.write_bytes(good)
+    bype.ByPEVAE.load(folder)
+
+
+def test_what_is_set_after_fit_is_saved(tmp_path):
+    vae = bype.ByPEVAE(**TINY).fit(table())
+    vae.set_params(n_draws=50).save(tmp_path / "saved")
+    opened = bype.ByPEVAE.load(tmp_path / "saved")
+    assert opened.n_draws == 50
+    np.testing.assert_array_equal(opened.score_samples(table()), vae.score_samples(table()))
+    with pytest.raises(ValueError, match="'n_draws' parameter"):
+        vae.set_params(n_draws=0).save(tmp_path / "wrong")
+    assert not (tmp_path / "wrong").exists()
+
+
 def test_it_is_opened_without_the_device_of_the_fit(tmp_path, monkeypatch):
     vae = bype.ByPEVAE(**TINY, device="cpu").fit(table())
     vae.save(tmp_path / "saved")
@@ -304,6 +348,20 @@ def test_a_fit_that_fails_leaves_the_estimator_as_it_was():
         with pytest.raises(ValueError, match=r"NaN|minimum of 3|numbers beyond|images must be uint8"):
             vae.fit(bad)
         assert vars(vae) == before
+
+
+def test_fit_works_where_gradients_are_switched_off():
+    vae = bype.ByPEVAE(**TINY).fit(table())
+    for switched_off in (torch.no_grad(), torch.inference_mode()):
+        with switched_off:
+            assert_same_model(vae, bype.ByPEVAE(**TINY).fit(table()))
+            assert not torch.is_grad_enabled()
+
+
+def test_fit_and_predict_in_one_call_take_the_labels():
+    X, y = table(), np.arange(120) % 2
+    found = bype.ByPEVAE(**TINY).fit_predict(X, y)
+    np.testing.assert_array_equal(found, bype.ByPEVAE(**TINY).fit(X, y).predict(X))
 
 
 def test_fit_works_in_a_thread_and_does_not_touch_global_random_numbers():
@@ -798,6 +856,9 @@ def test_what_people_try_is_answered():
         fitted.sample(2, y=np.array([0, 1]))
     with pytest.raises(ValueError, match=r"np\.stack\(images\)"):
         bype.ByPEVAE(max_epochs=1).fit(list(np.zeros((20, 8, 8))))
+    with pytest.raises(ValueError, match="X is one image"):
+        bype.ByPEVAE(max_epochs=1).fit(Image.new("L", (8, 8)))
+    assert labels_of([[1], [2, 3]]).why_none == "it is not one column"
 
 
 def test_the_target_of_a_regression_is_no_label():

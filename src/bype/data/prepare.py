@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from bype.console import Report, no_report
-from bype.data.digits import Digits
 from bype.data.files import printable
 from bype.data.manifest import DTYPES, SPLITS, Manifest, check_examples
 from bype.data.order import KeyedPermutation, Rows, derive_key
 from bype.data.sources import DifferentSizesError, Pool, Source, SourceError, SourceOptions, open_source, resizes
+from bype.data.table_checks import TableChecks
 from bype.data.writer import StoreWriter
 
 _LARGEST_SIDE = 64
@@ -61,8 +61,8 @@ def prepare(
     binarise
         Whether each pixel is read as black or white, drawn with its grey value as the probability of white.
     is_for_training
-        Whether columns of a table are refused whose digits float32 cannot hold. For a trained model this does not
-        matter: it has its own scale of each column.
+        Whether the columns of a table are checked: those whose digits float32 cannot hold are refused, and a note
+        names those with numbers far from all others. A trained model has its own scale of each column.
     progress
         Called with the number of examples done and in all.
     """
@@ -74,7 +74,7 @@ def prepare(
     check_examples(opened.shape, dtype, opened.names)  # before a row of gigabytes is read
     total = sum(pool.num_rows for pool in opened.pools)
     _check_space(opened, total, out)
-    digits = Digits(*opened.shape) if len(opened.shape) == 1 and is_for_training else None
+    checks = TableChecks(*opened.shape) if len(opened.shape) == 1 and is_for_training else None
     done = 0
     with StoreWriter(
         out,
@@ -88,8 +88,8 @@ def prepare(
         for number, pool in enumerate(opened.pools):
             split_of = _division(pool, validation, test, derive_key(seed, "division", number))
             for positions, chunk in pool.read():
-                if digits is not None:
-                    digits.add(chunk.rows)
+                if checks is not None:
+                    checks.add(chunk.rows)
                 split_numbers = split_of(positions)
                 origins = chunk.origins or positions.tolist()
                 for split_number, split in enumerate(SPLITS):
@@ -102,11 +102,13 @@ def prepare(
                 progress(done, total)
         if done == 0 and opened.skipped:
             raise SourceError(f"none of the {total} examples can be read; the first: {opened.skipped[0]}")
-        if digits is not None:
-            digits.require(opened.description, opened.names)
+        if checks is not None:
+            checks.require_digits(opened.description, opened.names)
     if writer.manifest is None:
         raise RuntimeError("the writer did not finish")
-    return Prepared(writer.manifest, tuple(opened.skipped), tuple(opened.notes), opened.unused)
+    far = "" if checks is None else checks.far_numbers(opened.names)
+    notes = (*opened.notes, far) if far else tuple(opened.notes)
+    return Prepared(writer.manifest, tuple(opened.skipped), notes, opened.unused)
 
 
 def with_workable_size(source: Path | str, options: SourceOptions) -> tuple[SourceOptions, str]:

@@ -32,7 +32,8 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     It begins as factor analysis (tables) or probabilistic PCA (images) and learns what these miss. Settings that are
     not parameters are chosen from the data, as ``bype fit`` does. All values are in the units of the data:
     log-likelihoods, samples, reconstructions and pseudo-points. Columns are scaled inside the model, so it needs no
-    scaler before it, except for large numbers that differ by little, which ``fit`` refuses.
+    scaler before it, except for large numbers that differ by little, which ``fit`` refuses. It warns of numbers that
+    are far from all others in their column: one can spoil the model.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     device
         ``cpu``, ``cuda``, or ``auto`` for a GPU if there is one.
     random_state
-        The same whole number gives the same model to the bit, on one machine.
+        The same whole number gives the same model to the bit, on one machine with the same number of threads.
     verbose
         Whether to show progress.
     run_dir
@@ -196,6 +197,10 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         """Return -1 for outliers and 1 for all others (N,)."""
         return np.where(self.decision_function(X) < 0, -1, 1)
 
+    def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.int64]:
+        """Train the model, with labels if there are any, and tell which of the training examples are outliers."""
+        return self.fit(X, y).predict(X)
+
     def sample(self, n: int = 1, y: Any = None, *, random_state: Any = None) -> NDArray[Any]:
         """Generate ``n`` new examples, in the units and the shape of the data.
 
@@ -247,7 +252,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         need the training data do not: fit with ``run_dir`` for these.
         """
         check_is_fitted(self)
-        self._fitted.save(Path(path))
+        self._current().save(Path(path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -266,7 +271,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
 
     def _write_model(self, folder: Path) -> None:
         check_is_fitted(self)
-        dataclasses.replace(self._fitted, data=self._fitted.data.without_place()).write(folder)
+        dataclasses.replace(self._current(), data=self._fitted.data.without_place()).write(folder)
 
     def _records_folder(self) -> Path | None:
         return self._fitted.folder
@@ -300,6 +305,13 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     @property
     def _n_features_out(self) -> int:
         return self._fitted.config.latent_dim
+
+    def _current(self) -> Fitted:
+        """Return what was fitted, with the ``n_draws`` that are set now."""
+        self._validate_params()
+        about = self._fitted.about
+        parameters = dataclasses.replace(about.parameters, n_draws=int(self.n_draws))
+        return dataclasses.replace(self._fitted, about=dataclasses.replace(about, parameters=parameters))
 
     def _parameters(self) -> Parameters:
         given = {name: value for name, value in self.get_params().items() if name != "run_dir"}

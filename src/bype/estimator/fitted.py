@@ -71,6 +71,8 @@ class About:
     def __post_init__(self) -> None:
         """Refuse classes that are not of their kind, and names that are not of the columns: they may be a file's."""
         self.labels()
+        if self.num_epochs < 0:
+            raise ValueError(f"num_epochs must not be negative, not {self.num_epochs}")
         if self.feature_names and len(self.feature_names) != self.layout.num_features:
             raise ValueError(f"{len(self.feature_names)} names are too few or too many for the columns")
 
@@ -124,7 +126,10 @@ class Fitted:
         """Read what :meth:`save` or :meth:`save_beside` wrote; it may come from a stranger."""
         run = TrainedRun.open(folder)
         if not (folder / ABOUT).exists():
-            raise FileError(f"{folder} is a run, but no saved estimator; open it with bype.TrainedRun.open")
+            raise FileError(
+                f"{folder} is a run, but no saved estimator; open it with bype.TrainedRun.open, or load it from the "
+                f"hub with bype.TrainedRun.from_pretrained"
+            )
         about = decode_file(About, folder / ABOUT, _with_points_start)
         if (about.layout.stored_shape, about.layout.dtype) != (run.data.shape, run.data.dtype):
             raise FileError(f"{folder / ABOUT} does not fit the model beside it; save the estimator again")
@@ -157,15 +162,24 @@ def _read_coreset(path: Path, about: About, config: TrainingConfig) -> Coreset:
         arrays = load_arrays(read_bounded(path, most))
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise FileError(f"{path} holds no coreset: {error}") from error
-    missing = set(_ARRAYS[:4]) - set(arrays)
-    if (
-        missing
-        or arrays["points"].shape != (size, *shape)
-        or any(arrays[name].shape != (size,) for name in ("weights", "component"))
-        or arrays["neighbours"].ndim != 2
-        or len(arrays["neighbours"]) != size
-        or ("label_mix" in arrays and arrays["label_mix"].shape != (size, len(about.classes)))
-    ):
+    num_neighbours = arrays["neighbours"].shape[-1] if "neighbours" in arrays else 0
+    expected = {
+        "points": ("u" if about.layout.dtype == "uint8" else "f", (size, *shape)),
+        "weights": ("f", (size,)),
+        "component": ("i", (size,)),
+        "neighbours": ("i", (size, num_neighbours)),
+        "label_mix": ("f", (size, len(about.classes))),
+    }
+    found = {name: (array.dtype.kind, array.shape) for name, array in arrays.items()}
+    if not (found == {name: expected[name] for name in found if name in expected} and set(_ARRAYS[:4]) <= set(found)):
         raise FileError(f"{path} does not fit the model beside it; save the estimator again")
+    if not (
+        all(np.isfinite(array).all() for array in arrays.values())
+        and (arrays["weights"] >= 0).all()
+        and np.array_equal(np.sort(arrays["component"]), np.arange(size))
+        and num_neighbours > 0
+        and (arrays["neighbours"] >= 0).all()
+    ):
+        raise FileError(f"{path} holds numbers that no coreset has; save the estimator again")
     known = {name: arrays.get(name) for name in _ARRAYS}
     return Coreset(**known, classes=about.labels(), names=about.feature_names)  # type: ignore[arg-type]

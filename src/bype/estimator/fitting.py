@@ -64,6 +64,11 @@ def fit_examples(given: Given, parameters: Parameters, run_dir: Path | None) -> 
     run_dir
         The folder to train in, where the run is kept; without it nothing is kept.
     """
+    with torch.inference_mode(False), torch.enable_grad():  # whatever the caller has switched off
+        return _fit_examples(given, parameters, run_dir)
+
+
+def _fit_examples(given: Given, parameters: Parameters, run_dir: Path | None) -> Fitted:
     seed, device = parameters.random_state, device_of(parameters.device)
     minutes = parameters.max_minutes
     length = f"{parameters.max_epochs} epochs" if minutes is None else length_of(minutes)

@@ -172,6 +172,8 @@ def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[A
     if isinstance(X, Tensor):
         X = X.detach().cpu()
         X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()  # numpy has no bfloat16
+    if type(X).__module__.partition(".")[0] == "PIL":
+        raise ValueError("X is one image; give an array of images (N, height, width[, channels]): np.stack(images)")
     are_separate = isinstance(X, (list, tuple)) or (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1)
     if are_separate and len(X) and np.ndim(X[0]) in (2, 3):
         if len({np.shape(image) for image in X}) > 1:
@@ -191,7 +193,10 @@ def _array(estimator: BaseEstimator, X: Any, fitted: Layout | None) -> NDArray[A
             )
         return array
     if fitted is not None and fitted.is_image:
-        raise ValueError(f"X must hold images of shape {fitted.shape}, as in fit; for one image x give x[None]")
+        raise ValueError(
+            f"X must hold images of shape {fitted.shape}, as in fit; for one image x give x[None], for rows of pixels "
+            f"X.reshape{(-1, *fitted.shape)}"
+        )
     _refuse_text_columns(X)
     table = validate_data(
         estimator, X, dtype=np.float64, reset=fitted is None, ensure_min_samples=1 if fitted else MIN_EXAMPLES

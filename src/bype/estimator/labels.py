@@ -29,7 +29,10 @@ def labels_of(y: Any) -> Labels:
     """
     if y is None:
         return Labels()
-    values = np.asarray(y)
+    try:
+        values = np.asarray(y)
+    except ValueError:  # lists of several lengths
+        return Labels(why_none="it is not one column")
     if values.ndim == 2 and values.shape[1] == 1:
         values = column_or_1d(values, warn=True)
     if values.ndim != 1:

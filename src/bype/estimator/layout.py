@@ -54,8 +54,8 @@ class Layout:
             raise ValueError(f"Found array with 0 sample(s) or 0 pixel(s) (shape={array.shape})")
         if not is_bytes and not (array.min() >= 0 and array.max() <= 1):  # also refuses nan
             raise ValueError(
-                f"images of floats must have values in [0, 1], not from {array.min():g} to {array.max():g}; bring them "
-                f"there, for instance by (X - low) / (high - low), or convert them to uint8"
+                f"images of floats must have values in [0, 1], not from {array.min():.9g} to {array.max():.9g}; bring "
+                f"them there, for instance by (X - low) / (high - low), or convert them to uint8"
             )
         stored_shape, _, _ = layout("X", array.shape, np.dtype(np.uint8))
         return cls(array.shape[1:], stored_shape, "uint8" if is_bytes else "float32")

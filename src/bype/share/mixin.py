@@ -19,7 +19,7 @@ NOT_AUDITED = (
 
 FOUND_COPIES = (
     "the audit of this model found that it gives training examples away; whoever has the model can see them; if the "
-    "data are private, train another with: bype fit --points-start noise"
+    "data are private, train another with: bype fit --points-start noise, or ByPEVAE(points_start='noise')"
 )
 
 

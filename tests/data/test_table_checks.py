@@ -1,13 +1,15 @@
-"""Columns for which float32 has too few digits are refused, whatever they come in."""
+"""Columns for which float32 has too few digits are refused, and numbers far from all others are named."""
+
+import re
 
 import numpy as np
 import pytest
 
 import bype
 from bype.cli import main
-from bype.data.digits import Digits
 from bype.data.prepare import prepare
 from bype.data.sources import SourceError
+from bype.data.table_checks import TableChecks
 
 RNG = np.random.default_rng(0)
 LOST = r"float32 has too few digits for column 'time' \(about 1e\+08, standard deviation [01][.\d]*\); subtract"
@@ -19,24 +21,24 @@ def far_table(count=200):
 
 def refused(table, step=37):
     """Return the columns that are refused when the table comes in pieces."""
-    digits = Digits(table.shape[1])
+    checks = TableChecks(table.shape[1])
     for first in range(0, len(table), step):
-        digits.add(table[first : first + step])
+        checks.add(table[first : first + step])
     found = []
     for k in range(table.shape[1]):
-        column = Digits(1)
+        column = TableChecks(1)
         column.add(table[:, k : k + 1])
         try:
-            column.require("t", ())
+            column.require_digits("t", ())
         except SourceError:
             found.append(k)
     if found:
         with pytest.raises(SourceError) as error:
-            digits.require("t", ())
+            checks.require_digits("t", ())
         assert all(f"column {k} (" in str(error.value) for k in found[:3])
         assert (f"and {len(found) - 3} more" in str(error.value)) == (len(found) > 3)
     else:
-        digits.require("t", ())
+        checks.require_digits("t", ())
     return found
 
 
@@ -95,3 +97,44 @@ def test_the_estimator_refuses_and_scores_with_all_digits(tmp_path):
     new = table[:20] - [0, 1e8]
     np.save(tmp_path / "new.npy", new)
     np.testing.assert_array_equal(fitted.score_samples(tmp_path / "new.npy"), fitted.score_samples(new))
+
+
+def far_numbers(table, step=37):
+    checks = TableChecks(table.shape[1])
+    for first in range(0, len(table), step):
+        checks.add(table[first : first + step])
+    return checks.far_numbers(())
+
+
+def test_numbers_far_from_all_others_are_named():
+    table = RNG.normal(1000.0, 300.0, (400, 6))
+    table[:, 1] = RNG.random(400) < 0.01  # rare, and most numbers are equal
+    table[:, 2] = np.exp(1.5 * RNG.normal(size=400))
+    table[:, 3] = 5.0
+    assert far_numbers(table) == ""
+    table[7, 0] = 1e7
+    table[::20, 4] = -9999999.0  # for missing
+    found = far_numbers(table)
+    assert found == far_numbers(table, step=400)
+    assert re.search(r"column 0 \(from \S+ to 1e\+07, half of them between [78]\d\d.*column 4 \(from -1e\+07", found)
+    assert found.count("column") == 2
+
+
+def test_quartiles_of_a_long_table_are_those_of_rows_spread_over_it(monkeypatch):
+    monkeypatch.setattr("bype.data.table_checks._SAMPLED_NUMBERS", 512)
+    table = np.sort(RNG.normal(size=(50_000, 2)), axis=0)
+    checks = TableChecks(2)
+    for first in range(0, len(table), 777):
+        checks.add(table[first : first + 777])
+    assert 128 < len(checks._sample) <= 256
+    np.testing.assert_array_equal(checks._sample, table[:: checks._stride])
+
+
+def test_a_row_far_from_all_others_is_named_by_the_command_and_the_estimator(tmp_path, capsys):
+    table = RNG.normal(size=(200, 3))
+    table[3] *= 1e7
+    np.save(tmp_path / "t.npy", table)
+    assert main(["data", "prepare", str(tmp_path / "t.npy"), "--out", str(tmp_path / "store")]) == 0
+    assert "a few numbers are far from all others" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match="a few numbers are far from all others"):
+        bype.ByPEVAE(n_pseudopoints=6, max_epochs=1, n_draws=10).fit(table)
