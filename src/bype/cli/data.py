@@ -72,6 +72,7 @@ def data_prepare(words: list[str]) -> int:
         classes=manifest.classes,
         examples={name: split.num_rows for name, split in manifest.splits.items()},
         skipped=list(prepared.skipped),
+        unused=list(prepared.unused),
         notes=list(prepared.notes),
     )
     return 0

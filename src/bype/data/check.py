@@ -1,5 +1,6 @@
 """Checking a store: whether it is complete, and what is in it."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,10 +9,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bype.data.manifest import StoreError
+from bype.data.sources.base import CHUNK_BYTES
 from bype.data.store import Split, Store
 from bype.plates import is_image_shape, plate, stored_to_bytes
 
 _CHUNK_ROWS = 4096
+_LARGEST_NUMBER_BYTES = 8
+"""Pixels that are drawn black or white take so many bytes on the way."""
 _SHEET_COLUMNS = 10
 
 
@@ -59,8 +63,9 @@ def check(store: Store) -> StoreSummary:
 def _summary(split: Split, classes: tuple[str, ...]) -> SplitSummary:
     low, high, total = np.inf, -np.inf, 0.0
     counts = np.zeros(len(classes), dtype=np.int64)
-    for first in range(0, len(split), _CHUNK_ROWS):
-        rows = np.arange(first, min(first + _CHUNK_ROWS, len(split)), dtype=np.int64)
+    step = max(1, min(_CHUNK_ROWS, CHUNK_BYTES // (math.prod(split.shape) * _LARGEST_NUMBER_BYTES)))
+    for first in range(0, len(split), step):
+        rows = np.arange(first, min(first + step, len(split)), dtype=np.int64)
         examples = split.read(rows)
         low, high = min(low, float(examples.min())), max(high, float(examples.max()))
         total += float(examples.mean(dtype=np.float64)) * len(rows)

@@ -71,6 +71,9 @@ def prepare(
     if binarise and (opened.dtype != "uint8" or opened.shape[0] != 1):
         raise SourceError("only grey images can be drawn black and white; leave out --binarise")
     dtype = "binarised" if binarise else opened.dtype
+    for split, apart in (("validation", validation), ("test", test)):
+        if apart and any(pool.split == split for pool in opened.pools):
+            raise SourceError(f"{opened.description} has a {split} split of its own; leave out --{split}")
     check_examples(opened.shape, dtype, opened.names)  # before a row of gigabytes is read
     total = sum(pool.num_rows for pool in opened.pools)
     _check_space(opened, total, out)

@@ -1,6 +1,7 @@
 """What all sources share."""
 
 import importlib.util
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ CHUNK_BYTES = 2**22
 MAX_CLASSES = 100_000
 SPLIT_NAMES = {"train": "train", "training": "train", "validation": "validation", "valid": "validation",
                "val": "validation", "dev": "validation", "test": "test", "testing": "test"}  # fmt: skip
-"""What files and folders of a split are called, in lower case."""
+"""Words that say which split a file or a folder is, in lower case."""
 
 _NAMED = 10
 
@@ -122,10 +123,15 @@ def shares(splits: Collection[str | None], split: str | None) -> tuple[float, fl
     return tuple(0.0 if name in splits else 0.1 for name in ("validation", "test"))  # type: ignore[return-value]
 
 
+def split_named(name: str) -> str | None:
+    """Return the split that a name such as ``train2017`` or ``test-00000`` has a word for, if there is one."""
+    return next((SPLIT_NAMES[word] for word in re.split(r"[^a-z]+", name.lower()) if word in SPLIT_NAMES), None)
+
+
 def in_order(classes: Iterable[str]) -> list[str]:
     """Return names of classes in their order: whole numbers by size, others as text."""
     found = set(classes)
-    if all(name.isdecimal() for name in found):
+    if all(re.fullmatch(r"-?\d+", name) for name in found):
         return sorted(found, key=lambda name: (int(name), name))
     return sorted(found)
 

@@ -144,6 +144,7 @@ class _Survey:
         self._sizes: dict[tuple[int, int], str] = {}
         self._num_coloured, self._first_coloured = 0, ""
         self._num_seen = 0
+        self._num_stacks, self._first_stack = 0, ""
         self.has_many_bits = True
         """Whether the pixels of all images are whole numbers of 16 bits."""
         self.brightest: dict[str | None, int] = {}
@@ -162,7 +163,9 @@ class _Survey:
                 self.skipped.append(f"{picture.name}: {looked}")
                 self.unreadable.add((split, number - 1))
                 continue
-            mode, size = looked
+            mode, size, num_pages = looked
+            if num_pages > 1:
+                self._num_stacks, self._first_stack = self._num_stacks + 1, self._first_stack or picture.name
             if mode not in _GREY_MODES:
                 self._num_coloured += 1
                 self._first_coloured = self._first_coloured or picture.name
@@ -188,6 +191,11 @@ class _Survey:
             channels, height, width = self._shape
             return channels, height, width
         width, height = (self._size, self._size) if self._size else next(iter(self._sizes))
+        if self._num_stacks:
+            self.notes.append(
+                f"TIFF files have several pages ({self._num_stacks:,} of them, such as {self._first_stack}); only the "
+                f"first page of each is taken; save each page as a file of its own if you want all"
+            )
         if 0 < self._num_coloured < _FEW_COLOURED * self._num_seen:
             self.notes.append(
                 f"few images are in colour ({self._num_coloured:,} of {self._num_seen:,}, such as "
@@ -250,18 +258,19 @@ def _orientation(image: Image.Image) -> int:
     return found if found in _TURNS else 1
 
 
-def _look(file: Path | BytesIO) -> tuple[str, tuple[int, int]] | str:
-    """Return an image's mode and size as displayed, without decoding it; or why it cannot be read."""
+def _look(file: Path | BytesIO) -> tuple[str, tuple[int, int], int] | str:
+    """Return an image's mode, size as displayed and pages (of TIFF), without decoding it; or why it cannot be read."""
     try:
         with _open(file) as image:
             turned = _orientation(image) in (5, 6, 7, 8)
-            size = image.size
+            size, num_pages = image.size, 1
             if isinstance(image, TiffImageFile):  # some versions of Pillow give the size as displayed, others do not
                 size = image.tag_v2[_TIFF_WIDTH], image.tag_v2[_TIFF_HEIGHT]
+                num_pages = image.n_frames
             mode = image.mode
             if mode in ("P", "PA"):
                 mode = image.palette.mode if image.palette else "RGB"
-            return mode, (size[1], size[0]) if turned else size
+            return mode, (size[1], size[0]) if turned else size, num_pages
     except _UNREADABLE as error:
         return _reason(error)
 

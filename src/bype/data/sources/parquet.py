@@ -3,6 +3,7 @@
 import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from bype.data.files import name_of, parse_json
 from bype.data.sources.base import (
     AS_FOR_TRAINING,
     MAX_CLASSES,
-    SPLIT_NAMES,
     Chunk,
     Pool,
     Source,
@@ -23,12 +23,14 @@ from bype.data.sources.base import (
     SourceOptions,
     as_floats,
     can_be_stored,
+    in_order,
     no_column,
     numbered,
     remedy_for,
     require_distinct,
     require_package,
     shares,
+    split_named,
     wanted_columns,
 )
 from bype.data.sources.image_files import ImageFile, open_image_files
@@ -46,8 +48,10 @@ def is_parquet_folder(folder: Path) -> bool:
 
 def _parquet_files(folder: Path) -> Iterator[Path]:
     """Find the parquet files in a folder, without hidden ones: editors keep copies of files in hidden folders."""
-    for path in folder.rglob("*.parquet"):
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
+    for path in folder.rglob("*"):
+        if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
+            continue
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
             yield path
 
 
@@ -59,17 +63,18 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
     or folders named after splits, such as train-00000.parquet, are these splits.
     """
     files = sorted(_parquet_files(path)) if path.is_dir() else [path]
+    _refuse_partitions(path, files)
     by_split: dict[str | None, list[Path]] = {}
     for file in files:
         by_split.setdefault(_split_of(file.relative_to(path)), []).append(file)
-    if len(by_split) == 1:
-        by_split = {None: files}
-    elif None in by_split or "train" not in by_split:
+    if len(by_split) > 1 and (None in by_split or "train" not in by_split):
         raise SourceError(
             f"{path}: some files are named after splits and others are not, or none is for train; rename the files"
         )
-    else:
+    if None not in by_split:
         _refuse_configurations(path, by_split)
+    if len(by_split) == 1:
+        by_split = {None: files}
     folder = path if path.is_dir() else path.parent
     has_names = len(files) > 1  # of several files, a row alone says too little
     tables = {split: _Table(folder, own, options, has_names) for split, own in by_split.items()}
@@ -84,7 +89,8 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
     classes, numbers = _classes([*tables.values()])
     if first.picture_column is not None:
         splits = {split: (lambda table=table: table.pictures(numbers)) for split, table in tables.items()}
-        return open_image_files(name, splits, options, tuple(classes or ()), numbers is not None)
+        opened = open_image_files(name, splits, options, tuple(classes or ()), numbers is not None)
+        return replace(opened, unused=first.unused)
     width = first.width()
     pools = tuple(
         Pool(
@@ -108,39 +114,56 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
     )
 
 
+def _refuse_partitions(path: Path, files: Sequence[Path]) -> None:
+    """Refuse a column that is in the names of folders only."""
+    for file in files:
+        for part in file.relative_to(path).parts[:-1]:
+            if "=" in part.strip("="):
+                column = part.partition("=")[0]
+                raise SourceError(
+                    f"{path}: column {column!r} is in the names of folders ({part}) and not in the files; write one "
+                    f"file with all columns, for instance with pandas: "
+                    f"pandas.read_parquet({name_of(path)!r}).to_parquet('all.parquet')"
+                )
+
+
 def _refuse_configurations(path: Path, by_split: Mapping[str | None, list[Path]]) -> None:
     """Refuse several data sets in one folder: their splits may share examples."""
     files = [file.relative_to(path) for own in by_split.values() for file in own]
-    places = {"/".join(part for part in file.parts[:-1] if _split_word(part) is None) or "." for file in files}
+    places = {"/".join(part for part in file.parts[:-1] if split_named(part) is None) or "." for file in files}
     if len(places) > 1:
         named = ", ".join(sorted(places))
         raise SourceError(f"{path} has files of splits in several folders ({named}); give one of these folders")
 
 
 def _split_of(path: Path) -> str | None:
-    words = map(_split_word, reversed([*path.parts[:-1], path.stem]))
+    words = map(split_named, reversed([*path.parts[:-1], path.stem]))
     return next((word for word in words if word is not None), None)
-
-
-def _split_word(part: str) -> str | None:
-    return next((SPLIT_NAMES[word] for word in re.split(r"[^a-z]+", part.lower()) if word in SPLIT_NAMES), None)
 
 
 def _classes(tables: Sequence["_Table"]) -> tuple[list[str] | None, dict[Any, int] | None]:
     """Return the names of the classes, and the number of the class of each label; nothing if there are no labels."""
     first = tables[0]
-    if (known := first.class_names()) is not None:
-        return known, {(k if first.has_number_labels else name): k for k, name in enumerate(known)}
     if first.label is None:
         return None, None
+    known = first.class_names()
+    names = [] if known is None else known
+    numbers: dict[Any, int] = {(k if first.has_number_labels else name): k for k, name in enumerate(names)}
+    if known is not None and not first.may_lack_labels:
+        return names, numbers
     try:
-        labels = sorted({label for table in tables for label in table.distinct_labels()})
+        found = {label for table in tables for label in table.distinct_labels()}
+        if known is not None and not found <= set(numbers):
+            raise SourceError("labels that are unknown")
     except SourceError:
         if not first.may_lack_labels:
             raise
         for table in tables:
             table.leave_labels()
         return None, None
+    if known is not None:
+        return names, numbers
+    labels = sorted(found) if first.has_number_labels else in_order(found)
     return [*map(str, labels)], {label: k for k, label in enumerate(labels)}
 
 
@@ -196,7 +219,7 @@ class _Table:
         if not set(options.columns).isdisjoint(self.features):
             self.features = wanted_columns(files[0], self.columns, options.columns)
         known = {self.label, *self.features} | index
-        self.unused: tuple[str, ...] = () if pictures else tuple(name for name in self.columns if name not in known)
+        self.unused: tuple[str, ...] = tuple(name for name in self.columns if name not in {*known, *pictures})
         used = {self.label, self.picture_column, *self.features}
         require_distinct(files[0], [name for name in self._schema.names if name in used])
         is_for_features = bool(options.columns) or len(options.shape or ()) == 1  # what a trained model takes
@@ -208,8 +231,12 @@ class _Table:
     def _is_picture(self, kind: Any) -> bool:
         types = self._arrow.types
         if types.is_struct(kind):
-            return any(kind.field(k).name == "bytes" for k in range(kind.num_fields))
-        return bool(types.is_binary(kind) or types.is_large_binary(kind))
+            fields = [kind.field(k) for k in range(kind.num_fields)]
+            return any(field.name == "bytes" and self._is_binary(field.type) for field in fields)
+        return self._is_binary(kind)
+
+    def _is_binary(self, kind: Any) -> bool:
+        return bool(self._arrow.types.is_binary(kind) or self._arrow.types.is_large_binary(kind))
 
     def _require_numbers(self, name: str, remedy: str) -> None:
         types, kind = self._arrow.types, self._schema.field(name).type
@@ -257,8 +284,9 @@ class _Table:
         distinct: set[Any] = set()
         for name, first, batch in self._batches([self.label or ""]):
             labels = batch.column(0).to_pylist()
-            if None in labels:
-                row = first + labels.index(None)
+            is_missing = [label is None or (isinstance(label, str) and not label.strip()) for label in labels]
+            if True in is_missing:
+                row = first + is_missing.index(True)
                 raise SourceError(
                     f"{name}: column {self.label!r} has no label in row {row}; fill it in, or leave the row out"
                 )
@@ -267,19 +295,24 @@ class _Table:
                 raise SourceError(f"column {self.label!r} has over {MAX_CLASSES} values; choose another --label")
         return distinct
 
-    def _labels(self, batch: Any, numbers: Mapping[Any, int] | None) -> NDArray[np.int32] | None:
+    def _labels(self, name: str, first: int, batch: Any, numbers: Mapping[Any, int] | None) -> NDArray[np.int32] | None:
         if numbers is None:
             return None
-        try:
-            return np.array([numbers[value] for value in batch.column(self.label).to_pylist()], dtype=np.int32)
-        except KeyError as error:
-            raise SourceError(f"column {self.label!r} holds {error}, which is not a class of the data set") from error
+        labels = batch.column(self.label).to_pylist()
+        found = [numbers.get(label, -1) for label in labels]
+        if -1 in found:
+            row = found.index(-1)
+            raise SourceError(
+                f"{name}: column {self.label!r}, row {first + row}, holds {labels[row]!r}, which is no class of the "
+                f"data set; leave such rows out, or the column if you want no labels"
+            )
+        return np.array(found, dtype=np.int32)
 
     def pictures(self, numbers: Mapping[Any, int] | None) -> Iterator[ImageFile]:
         """Go through the images."""
         columns = [name for name in (self.picture_column, self.label) if name is not None]
         for name, first, batch in self._batches(columns):
-            labels = self._labels(batch, numbers)
+            labels = self._labels(name, first, batch, numbers)
             for k, value in enumerate(batch.column(self.picture_column).to_pylist()):
                 content = value.get("bytes") if isinstance(value, dict) else value
                 yield ImageFile(
@@ -317,4 +350,4 @@ class _Table:
             if rows.shape[1] != width:
                 raise SourceError(f"{name}: from row {first} on, rows have {rows.shape[1]} features instead of {width}")
             names = [f"{name} row {first + k}" for k in range(len(rows))] if self._has_names else None
-            yield Chunk(rows, self._labels(batch, numbers), names)
+            yield Chunk(rows, self._labels(name, first, batch, numbers), names)

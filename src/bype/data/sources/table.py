@@ -108,9 +108,9 @@ class _Table:
             if names is not None and self.num_rows > 1:
                 names.compare(cells)
             if self.label_column is not None:
-                if not cells[self.label_column].strip():
+                if not (name := cells[self.label_column].strip()):
                     raise SourceError(f"{path}, line {line}: {label!r} is empty; fill it in, or leave the line out")
-                classes.add(cells[self.label_column])
+                classes.add(name)
                 if len(classes) > MAX_CLASSES:
                     raise SourceError(f"{path}: {label!r} has over {MAX_CLASSES} values; choose another --label")
         if self.num_rows == 0:
@@ -125,12 +125,26 @@ class _Table:
 
     def notes(self) -> list[str]:
         """Return what seems to be wrong with the table."""
-        if not _FEW_ROWS < len(self.classes) <= self.num_rows < 2 * len(self.classes):
-            return []
-        return [
-            f"column {self.columns[self.label_column or 0]!r} has {len(self.classes)} different values in "
-            f"{self.num_rows} rows, so it seems to hold no classes; if so, leave out --label"
-        ]
+        column = repr(self.columns[self.label_column or 0])
+        notes = []
+        if _FEW_ROWS < len(self.classes) <= self.num_rows < 2 * len(self.classes):
+            notes.append(
+                f"column {column} has {len(self.classes)} different values in {self.num_rows} rows, so it seems to "
+                f"hold no classes; if so, leave out --label"
+            )
+        if gaps := [name for name in self.classes if name.lower() in _GAPS]:
+            notes.append(
+                f"column {column} holds {', '.join(map(repr, gaps))}, which is taken as a class; if it stands for a "
+                f"missing label, fill it in or leave these rows out"
+            )
+        alike: dict[str | float, list[str]] = {}
+        for name in self.classes:
+            value = _number(name)
+            alike.setdefault(name.casefold() if value is None else value, []).append(name)
+        if pairs := [names for names in alike.values() if len(names) > 1]:
+            shown = "; ".join(", ".join(map(repr, names)) for names in pairs[:3])
+            notes.append(f"column {column} has classes that may be the same: {shown}; if so, write them alike")
+        return notes
 
     def _cells(self) -> Iterator[tuple[int, list[str]]]:
         """Read all lines that are not blank, with their numbers."""
@@ -149,7 +163,7 @@ class _Table:
                         )
                     yield text
 
-            reader = csv.reader(lines(), delimiter=self._delimiter, strict=True)
+            reader = csv.reader(lines(), delimiter=self._delimiter, strict=True, skipinitialspace=True)
             try:
                 for cells in reader:
                     left = _MAX_LINE_CHARACTERS
@@ -185,7 +199,7 @@ class _Table:
         labels: list[int] = []
         for line, cells in self._lines():
             if self.label_column is not None:
-                labels.append(numbers[cells[self.label_column]])
+                labels.append(numbers[cells[self.label_column].strip()])
             cells = [cells[place] for place in self._places]
             values = [_number(cell) for cell in cells]
             if None in values:
