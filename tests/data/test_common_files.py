@@ -134,7 +134,7 @@ def test_a_look_at_an_image_does_not_decode_it(tmp_path, monkeypatch):
     path = picture(tmp_path / "a.png")
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
-    assert image_files._look(path) == ("L", (4, 4), 1)
+    assert image_files._look(path) == ("L", (4, 4), False)
 
 
 def test_every_damage_to_a_compressed_file_is_noticed(tmp_path):

@@ -163,8 +163,8 @@ class _Survey:
                 self.skipped.append(f"{picture.name}: {looked}")
                 self.unreadable.add((split, number - 1))
                 continue
-            mode, size, num_pages = looked
-            if num_pages > 1:
+            mode, size, has_more_pages = looked
+            if has_more_pages:
                 self._num_stacks, self._first_stack = self._num_stacks + 1, self._first_stack or picture.name
             if mode not in _GREY_MODES:
                 self._num_coloured += 1
@@ -258,19 +258,22 @@ def _orientation(image: Image.Image) -> int:
     return found if found in _TURNS else 1
 
 
-def _look(file: Path | BytesIO) -> tuple[str, tuple[int, int], int] | str:
-    """Return an image's mode, size as displayed and pages (of TIFF), without decoding it; or why it cannot be read."""
+def _look(file: Path | BytesIO) -> tuple[str, tuple[int, int], bool] | str:
+    """Return an image's mode, its size as displayed, and whether it is a TIFF of several pages, without decoding it.
+
+    Return why, if it cannot be read.
+    """
     try:
         with _open(file) as image:
             turned = _orientation(image) in (5, 6, 7, 8)
-            size, num_pages = image.size, 1
+            size, has_more_pages = image.size, False
             if isinstance(image, TiffImageFile):  # some versions of Pillow give the size as displayed, others do not
                 size = image.tag_v2[_TIFF_WIDTH], image.tag_v2[_TIFF_HEIGHT]
-                num_pages = image.n_frames
+                has_more_pages = image.tag_v2.next > 0  # where the second page is; it is not read, and may be damaged
             mode = image.mode
             if mode in ("P", "PA"):
                 mode = image.palette.mode if image.palette else "RGB"
-            return mode, (size[1], size[0]) if turned else size, num_pages
+            return mode, (size[1], size[0]) if turned else size, has_more_pages
     except _UNREADABLE as error:
         return _reason(error)
 

@@ -129,10 +129,8 @@ def _files_in(folder: Path, left_out: Counter[str], is_strict: bool = True) -> I
 def _refuse_stray(folder: Path, inner: dict[Path, tuple[str, ...]], splits: dict[Path, str | None]) -> None:
     """Refuse folders of splits with something beside them: taken as classes, test images would be trained on."""
     found = set(splits.values()) - {None}
-    has_classes = {split is None: False for split in splits.values()}
-    for path, split in splits.items():
-        has_classes[split is None] |= len(inner[path]) > 2
-    if "train" in found and (len(found) > 1 or (has_classes[False] and not has_classes[True])):
+    only_splits_have_folders = {split is None for path, split in splits.items() if len(inner[path]) > 2} == {False}
+    if "train" in found and (len(found) > 1 or only_splits_have_folders):
         stray = next(path for path, split in splits.items() if split is None)
         raise SourceError(
             f"{folder} has folders for {' and '.join(sorted(map(str, found)))}, but {stray.relative_to(folder)} is in "
