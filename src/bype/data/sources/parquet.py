@@ -48,7 +48,7 @@ def is_parquet_folder(folder: Path) -> bool:
 
 def _parquet_files(folder: Path) -> Iterator[Path]:
     """Find the parquet files in a folder, without hidden ones: editors keep copies of files in hidden folders."""
-    for path in folder.rglob("*"):
+    for path in folder.rglob("*.[pP][aAqQ]*"):  # not "*": a folder may hold a million images
         if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
             continue
         if not any(part.startswith(".") for part in path.relative_to(folder).parts):
