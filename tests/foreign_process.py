@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import bype
 from bype.evaluation.audit import audit_run
@@ -59,7 +60,7 @@ def config_of(case: str) -> TrainingConfig:
     return TrainingConfig(**{**SMALL, **CASES[case]})
 
 
-def work(case: str, store: Path, folder: Path, device: str) -> None:
+def work(case: str, store: Path, folder: Path, device: torch.device) -> None:
     """Train a case in ``folder / case``, measure it, and embed the validation split."""
     train(config_of(case), store, folder / case, device=device)
     run = TrainedRun.open(folder / case, device=device)
@@ -72,7 +73,7 @@ def work(case: str, store: Path, folder: Path, device: str) -> None:
     np.savez(folder / case / "called.npz", **found)
 
 
-def work_on_a_table(store: Path, folder: Path, device: str) -> None:
+def work_on_a_table(store: Path, folder: Path, device: torch.device) -> None:
     """Train on a table as ``bype fit`` does, and do all that one does with the run afterwards."""
     config = TrainingConfig(**{**SMALL, "network": "dense", "likelihood": "robust-gaussian"})
     train(config, store, folder, device=device)
@@ -90,5 +91,5 @@ if __name__ == "__main__":
     register()
     images, table, out = map(Path, sys.argv[1:])
     for name in CASES:
-        work(name, images, out, NAME)
-    work_on_a_table(table, out / "table", NAME)
+        work(name, images, out, torch.device(NAME))
+    work_on_a_table(table, out / "table", torch.device(NAME))

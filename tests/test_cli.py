@@ -117,18 +117,21 @@ def test_flags_choose_a_rule_and_its_settings(words, rule, capsys):
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "message"),
     [
-        ["--rule-every", "3 epochs"],
-        ["--rule", "psvi", "--rule-live-points", "4"],
-        ["--prior", "vamp", "--rule", "psvi"],
+        (["--rule-every", "3 epochs"], "the rule tracking has no --rule-every; it has --rule-live-points, "),
+        (
+            ["--rule", "psvi", "--rule-live-points", "4"],
+            "the rule psvi has no --rule-live-points; it has --rule-every, ",
+        ),
+        (["--rule", "frozen", "--rule-every", "3 epochs"], "the rule frozen has no --rule-every\n"),
+        (["--prior", "vamp", "--rule", "psvi"], "the prior vamp has no rule; leave out --rule\n"),
     ],
     ids=str,
 )
-def test_a_rule_has_no_flags_but_its_own(words, capsys):
-    with pytest.raises(SystemExit):
-        main(["train", *words, "--print-config"])
-    assert "Unrecognized" in capsys.readouterr().err
+def test_a_rule_has_no_flags_but_its_own(words, message, capsys):
+    assert main(["train", *words, "--print-config"]) == 1
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -212,3 +215,30 @@ def test_the_lazy_names_are_all_there():
     assert set(bype.__all__) <= set(dir(bype))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = bype.nothing
+
+
+@pytest.mark.parametrize(
+    ("words", "warning"),
+    [
+        (["--variance", "0.01"], "--variance changes nothing with the likelihood squared-error"),
+        (["--prior", "gaussian", "--components", "9"], "--components changes nothing with the prior gaussian"),
+        (["--network", "residual", "--hidden", "7"], "--hidden changes nothing with the network residual"),
+        (["--vamp-start", "examples"], "--vamp-start changes nothing with the prior bype"),
+        (["--prior", "vamp", "--clamp-points", "False"], "--clamp-points changes nothing with the prior vamp"),
+        (["--likelihood", "gaussian", "--variance", "0.01"], ""),
+        (["--prior", "vamp", "--vamp-start", "examples", "--components", "9"], ""),
+    ],
+)
+def test_settings_that_change_nothing_are_told(words, warning, capsys):
+    assert main(["train", *words, "--print-config"]) == 0
+    assert capsys.readouterr().err == (f"warning: {warning}\n" if warning else "")
+
+
+def test_no_help_breaks_a_line_within_a_sentence(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "400")
+    for words in (["sample"], ["interpolate"], ["fit"], ["data", "prepare"], ["reproduce", "page"], ["train"]):
+        with pytest.raises(SystemExit):
+            main([*words, "--help"])
+        options = capsys.readouterr().out.split("options ")[-1]
+        lines = [line.strip("│ ") for line in options.splitlines() if line.startswith("│")]
+        assert all(line.startswith("-") for line in lines), lines

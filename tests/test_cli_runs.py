@@ -45,6 +45,24 @@ def test_evaluate_prints_and_writes_what_it_found(bype_run, capsys):
     assert len(json.loads((bype_run / "evaluation.json").read_text())["evaluations"]) == 2
 
 
+def test_evaluate_tells_what_it_replaces_and_what_it_keeps(bype_run, capsys):
+    words = ["evaluate", str(bype_run), "--no-map"]
+    for more, note in (
+        (["--samples", "30"], ""),
+        (["--samples", "0"], ""),
+        (
+            ["--samples", "1", "--images", "5"],
+            "note: this replaces a measurement with 30 draws for each of 75 examples\n",
+        ),
+        (["--samples", "30"], ""),
+    ):
+        assert main([*words, *more]) == 0
+        printed = capsys.readouterr()
+        assert printed.err == note
+        assert ("the likelihood is that of an earlier evaluation" in printed.out) == (more == ["--samples", "0"])
+        assert ("take more --samples" in printed.out) or "1" not in more  # a single draw is the ELBO
+
+
 def test_sample_random_from_components_and_like_an_example(bype_run, tmp_path, capsys):
     run = TrainedRun.open(bype_run)
     out = tmp_path / "out.png"

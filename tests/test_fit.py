@@ -374,3 +374,10 @@ def test_folders_called_by_numbers_are_classes_in_their_order(digits, tmp_path):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / path.name).write_bytes(path.read_bytes())
     assert open_source(tmp_path / "photos", SourceOptions()).classes == ("1", "2", "10")
+
+
+def test_more_latents_than_columns_can_be_mended(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{k},{k * k % 13}\n" for k in range(40)))
+    assert fit(tmp_path / "t.csv", tmp_path / "run", "--latent-dim", "3") == 1
+    assert "an example has 2 numbers; choose a latent_dim of at most so many" in capsys.readouterr().err
+    assert fit(tmp_path / "t.csv", tmp_path / "run", "--latent-dim", "2") == 0

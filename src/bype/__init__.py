@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         RobustGaussian,
         SquaredError,
     )
-    from bype.models import VAE, HierarchicalVAE, conv_hvae, mlp_hvae, mlp_vae, residual_vae
+    from bype.models import VAE, HierarchicalVAE, conv_hvae, dense_vae, mlp_hvae, mlp_vae, residual_vae
     from bype.objective import ELBO, ELBOTerms, ImportanceWeightedBound, importance_weighted_bound, kl_weight
     from bype.priors import (
         ExemplarPrior,
@@ -75,7 +75,7 @@ _HOMES = {
         "SquaredError",
     ),
     "bype.export.onnx": ("export_onnx",),
-    "bype.models": ("VAE", "HierarchicalVAE", "conv_hvae", "mlp_hvae", "mlp_vae", "residual_vae"),
+    "bype.models": ("VAE", "HierarchicalVAE", "conv_hvae", "dense_vae", "mlp_hvae", "mlp_vae", "residual_vae"),
     "bype.objective": ("ELBO", "ELBOTerms", "ImportanceWeightedBound", "importance_weighted_bound", "kl_weight"),
     "bype.priors": ("ExemplarPrior", "GaussianPrior", "NearestExemplarPrior", "Prior", "TensorSource", "VampPrior"),
     "bype.pseudocoreset.ascent": ("ELBOAscent",),
@@ -144,6 +144,7 @@ __all__ = [
     "audit_run",
     "conv_hvae",
     "coreset",
+    "dense_vae",
     "embed",
     "evaluate",
     "export_onnx",

@@ -79,7 +79,9 @@ class LinearGaussian:
         return self.center + (x.to(self.center.dtype) - self.center) @ self.projection.T @ self.loadings.T
 
 
-def probabilistic_pca(batches: Batches, num_latents: int, floor: float = 1e-12) -> LinearGaussian:
+def probabilistic_pca(
+    batches: Batches, num_latents: int, floor: float = 1e-12, noise_variance: float | None = None
+) -> LinearGaussian:
     """Fit a linear model whose noise has one variance, by maximum likelihood.
 
     The leading principal components of large examples are found by subspace iteration, in a few passes over the data.
@@ -92,6 +94,8 @@ def probabilistic_pca(batches: Batches, num_latents: int, floor: float = 1e-12) 
         D, below the number of dimensions.
     floor
         The smallest variance of the noise.
+    noise_variance
+        The variance of the noise, if it is known. Directions in which the data vary less get no loadings.
     """
     center, variance, count = mean_and_variance(batches)
     num_latents = min(num_latents, len(center) - 1, count - 1)
@@ -100,6 +104,8 @@ def probabilistic_pca(batches: Batches, num_latents: int, floor: float = 1e-12) 
     else:
         values, vectors = _subspace_iteration(batches, center, count, num_latents)
     noise = ((variance.sum() - values.sum()) / (len(center) - num_latents)).clamp_min(floor)
+    if noise_variance is not None:
+        noise = torch.full_like(noise, noise_variance)
     loadings = vectors * (values - noise).clamp_min(0).sqrt()
     return LinearGaussian.of(center, loadings, noise.expand_as(center))
 

@@ -43,9 +43,12 @@ class Likelihood(nn.Module, ABC):
         What to add to ``log_prob``, for each dimension, to make it that of a density; ``None`` if no constant does.
     outputs_per_dimension
         How many numbers of the decoder's output say something about one number of an example.
+    fixed_variance
+        The variance of each dimension given the output, if it is the same for all and never changes.
     """
 
     outputs_per_dimension = 1
+    fixed_variance: float | None = None
     value_kind: Literal["density", "probability", "unnormalised", "cross-entropy"] = "density"
     log_normaliser: float | None = 0.0
 
@@ -147,12 +150,12 @@ class FixedGaussian(_Normal):
         super().__init__(mean_range)
         if not variance > 0:
             raise ValueError(f"variance must be positive, not {variance}")
-        self._variance = float(variance)
+        self.fixed_variance: float = float(variance)
 
     @property
     def variance(self) -> Tensor:
         # A scalar tensor takes on the device and dtype of what it meets.
-        return torch.tensor(self._variance, dtype=torch.float64)
+        return torch.tensor(self.fixed_variance, dtype=torch.float64)
 
 
 class SquaredError(FixedGaussian):
@@ -263,12 +266,22 @@ class ConditionalGaussian(Likelihood):
         """Begin at variances (d,), whatever z is."""
         self.base.start(variance)
 
+    def _halves(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean (..., d) and h (..., d)."""
+        size = len(self.base.log_excess)
+        if output.shape[-1] != 2 * size:
+            raise ValueError(
+                f"{type(self).__name__} takes two numbers for each of {size}, a mean and h, and the decoder gives "
+                f"{output.shape[-1]}; use dense_vae, or a decoder of your own"
+            )
+        return output[..., :size], output[..., size:]
+
     def _variance(self, output: Tensor) -> Tensor:
-        change = output.chunk(2, -1)[1].clamp(-_LARGEST_CHANGE, _LARGEST_CHANGE)
+        change = self._halves(output)[1].clamp(-_LARGEST_CHANGE, _LARGEST_CHANGE)
         return self.base.floor + (self.base.log_excess + change).exp()
 
     def mean(self, output: Tensor) -> Tensor:
-        return self.base.mean(output.chunk(2, -1)[0])
+        return self.base.mean(self._halves(output)[0])
 
     def log_probs(self, x: Tensor, output: Tensor) -> Tensor:
         return _normal_log_probs(x, self.mean(output), self._variance(output))
@@ -394,6 +407,12 @@ class DiscretisedLogistic(Likelihood):
         self.floor = floor
         self.log_normaliser = math.log(levels)  # the density of a byte plus uniform noise is constant in each bin
         self.log_excess = nn.Parameter(torch.tensor(math.log(0.1)))
+
+    @torch.no_grad()
+    def start(self, variance: Tensor) -> None:
+        """Begin at the scale whose logistic density has the mean of these variances (d,)."""
+        scale = variance.mean().sqrt() * math.sqrt(3) / math.pi
+        self.log_excess.copy_((scale - self.floor).clamp_min(0.01 * self.floor).log())
 
     @property
     def scale(self) -> Tensor:

@@ -243,7 +243,7 @@ def importance_weighted_bound(
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1, not {num_samples}")
     prior = model.prior_distribution() if prior is None else prior
-    x = model.to_model_units(x)
+    x = model.to_model_units(model.as_examples(x))
     posterior = model.posterior(x)
     log_weights = []
     term_sums = torch.zeros((), device=x.device)

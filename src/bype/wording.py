@@ -25,5 +25,6 @@ def counted(number: int, noun: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, or its kind if it has no text."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """Return the first line of an error's text, and the next one if it ends in a colon; its kind if it has no text."""
+    first, second, *_ = [*str(error).strip().splitlines(), "", ""]
+    return f"{first} {second.strip()}".strip() if first.endswith(":") else first or type(error).__name__

@@ -344,6 +344,21 @@ def test_a_folder_of_images_of_all_kinds(tmp_path):
     assert (upright[:, :, :-1] == 0).all()
 
 
+@pytest.mark.parametrize("suffix", ["png", "tiff", "bmp"])
+def test_images_with_a_palette_of_greys_are_grey(tmp_path, suffix):
+    ramp = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
+    tinted = np.stack([ramp, ramp, ramp // 2], axis=2)
+    for name, pixels in (("greys", ramp), ("tints", tinted)):
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            Image.fromarray(pixels).quantize(64).save(tmp_path / name / f"{number}.{suffix}")
+        prepare(tmp_path / name, tmp_path / f"{name} store", validation=0, test=0)
+    manifest, splits = contents(tmp_path / "greys store")
+    assert manifest.shape == (1, 8, 8)
+    assert np.abs(splits["train"][0][0, 0].astype(int) - ramp).max() <= 4  # median cut may join neighbours
+    assert contents(tmp_path / "tints store")[0].shape == (3, 8, 8)
+
+
 def test_a_stray_image_in_colour_is_named(tmp_path):
     (tmp_path / "scans").mkdir()
     for number in range(30):

@@ -8,6 +8,7 @@ import bype
 from bype.cli import main
 from bype.data.origins import name_examples
 from bype.data.store import Store
+from bype.evaluation.pseudopoints import Coreset
 from bype.report.contents import gather
 
 
@@ -83,3 +84,13 @@ def test_an_export_that_fails_leaves_nothing(trained_bype, tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
     assert main(words) == 0
     assert main(words) == 1  # nothing is overwritten
+
+
+@pytest.mark.parametrize("width", [1, 3, 5])
+def test_narrow_images_are_not_taken_for_channels(width):
+    pixels = np.random.default_rng(0).uniform(size=(2, 1, 12, width)).astype(np.float32)
+    known = (np.array([6.0, 4.0]), np.arange(2), np.zeros((2, 1), dtype=int))
+    first, last = Coreset(pixels, *known), Coreset(np.moveaxis(pixels, 1, 3), *known, has_channels_last=True)
+    for images in (first.to_images(), last.to_images()):
+        assert [(image.size, image.mode) for image in images] == [((width, 12), "L")] * 2
+        np.testing.assert_allclose(np.asarray(images[1]) / 255, pixels[1, 0], atol=0.01)

@@ -7,6 +7,7 @@ from scipy import stats
 from bype.evaluation import generation
 from bype.evaluation.generation import embed, generate_like, interpolate, reconstruct, sample
 from bype.models import conv_hvae, mlp_hvae, mlp_vae
+from bype.objective import importance_weighted_bound
 from bype.priors import GaussianPrior
 from bype.pseudocoreset.coreset import Pseudocoreset
 from bype.pseudocoreset.prior import PseudocoresetPrior
@@ -111,7 +112,7 @@ def test_chunks_and_a_prior_at_hand_change_nothing(monkeypatch):
         return [drawn, embed(model, x), reconstruct(model, x)]
 
     whole = results()
-    monkeypatch.setattr(generation, "_CHUNK_ROWS", 3)
+    monkeypatch.setattr(generation, "rows_at_once", lambda shape: 3)
     for one, other in zip(whole, results(), strict=True):
         torch.testing.assert_close(one, other)
     assert embed(model, x[:0]).shape == (0, 2)
@@ -142,3 +143,39 @@ def test_wrong_requests_are_refused():
         sample(linear_vae(mixture_prior(5), 0.0), 1, component=3)
     with pytest.raises(ValueError, match="at least 2"):
         interpolate(linear_vae(GaussianPrior(2), 0.0), torch.zeros(5), torch.zeros(5), 1)
+
+
+def test_examples_in_another_unit_or_kind_are_refused_or_converted():
+    model = mlp_vae((1, 8, 8), GaussianPrior(3), latent_dim=3)
+    x = torch.rand(4, 1, 8, 8)
+    uses = {
+        "embed": lambda x: embed(model, x),
+        "reconstruct": lambda x: reconstruct(model, x),
+        "interpolate": lambda x: interpolate(model, x[0], x[1], 3),
+        "generate_like": lambda x: generate_like(model, x, "posterior", generator=torch.Generator().manual_seed(0)),
+        "bound": lambda x: (
+            importance_weighted_bound(model, x, 2, generator=torch.Generator().manual_seed(0)).log_likelihood
+        ),
+    }
+    for use in uses.values():
+        assert torch.equal(use(x.double()), use(x.double().float()))
+        with pytest.raises(ValueError, match=r"not bytes; give \(bytes \+ 0.5\) / 256"):
+            use((255 * x).byte())
+        with pytest.raises(ValueError, match="not numbers up to 2"):
+            use(255 * x)
+    rows = mlp_vae((5,), GaussianPrior(3), latent_dim=3)
+    assert embed(rows, 1000 * torch.randn(4, 5)).shape == (4, 3)
+
+
+def test_odd_requests_are_refused():
+    model = mlp_vae((1, 8, 8), mixture_prior_of_images(), latent_dim=2)
+    with pytest.raises(ValueError, match="way must be one of posterior, prior, not 'posteriour'"):
+        generate_like(model, torch.rand(2, 1, 8, 8), "posteriour")
+    with pytest.raises(ValueError, match="count must be at least 1, not -1"):
+        sample(model, -1)
+    with pytest.raises(ValueError, match=r"component must be between 0 and 2, not 1.0"):
+        sample(model, 2, component=1.0)
+
+
+def mixture_prior_of_images() -> PseudocoresetPrior:
+    return PseudocoresetPrior(Pseudocoreset(torch.rand(3, 1, 8, 8), 10))

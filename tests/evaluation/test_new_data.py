@@ -1,5 +1,6 @@
 """Commands take new data as the user has them: folders of images, and tables."""
 
+import json
 import os
 import shutil
 import signal
@@ -224,3 +225,17 @@ def test_places_may_be_text_and_the_split_may_be_left_out(trained_features, tmp_
     prepare(tmp_path / "x.csv", str(tmp_path / "store"), validation=5, test=0)
     copy = TrainedRun.open(tmp_path / "run")
     assert bype.evaluate(copy, data=str(tmp_path / "store"), density=None, with_map=False).split == "validation"
+
+
+def test_a_copy_of_a_run_without_its_data_scores_other_data(trained_features, tmp_path, capsys):
+    copy = shutil.copytree(trained_features, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    config["data"]["store"] = str(tmp_path / "gone")
+    (copy / "config.json").write_text(json.dumps(config))
+    table = trained_features.parent / "table.csv"
+    assert score(trained_features, table, tmp_path / "whole.npz") == 0
+    assert score(copy, table, tmp_path / "part.npz") == 0
+    assert f"the training data of {copy} are not there" in capsys.readouterr().out
+    whole, part = scores_of(tmp_path / "whole.npz"), scores_of(tmp_path / "part.npz")
+    np.testing.assert_array_equal(part["log_likelihood"], whole["log_likelihood"])
+    assert set(whole) - set(part) >= {"percentile", "log_ratio"}

@@ -103,6 +103,17 @@ def test_one_callable_embeds_batches_in_whatever_form_they_come(bype_run):
         Embedder(bype_run, "picture")({"image": raw})
     with pytest.raises(ValueError, match=r"float64 of shape \(1, 12, 12\), the run was trained on uint8"):
         Embedder(bype_run)({"image": raw / 255})
+    with pytest.raises(ValueError, match=r"uint8 of shape \(11, 12, 1\), the run"):  # as it was given
+        Embedder(bype_run)({"image": np.moveaxis(raw, 1, -1)[:, 1:]})
+    with pytest.raises(ValueError, match=r"shapes \(1, 12, 11\), \(1, 12, 12\); bring all to the run's, \(1, 12, 12\)"):
+        Embedder(bype_run)({"image": [raw[0], raw[1, :, :, 1:]]})
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e39, None])
+def test_rows_with_missing_numbers_are_named(trained_features, bad):
+    rows = [[0.5, 1.0, 2.0, 1.0], [0.5, bad, 2.0, 1.0], [0.0, 1.0, 2.0, bad]]
+    with pytest.raises(ValueError, match=r"2 examples of the batch \(the first is number 1\) hold missing or infinite"):
+        Embedder(trained_features)({"image": rows})
 
 
 def test_pictures_are_embedded_as_they_are_prepared(bype_run, tmp_path):
@@ -324,6 +335,15 @@ def test_classifiers_need_labels(trained_gaussian):
         classifier_error(run, run.store(), "posterior", 0.5)
 
 
+def test_classifiers_need_a_test_split_and_two_classes(trained_gaussian, tmp_path):
+    run, rows = TrainedRun.open(trained_gaussian), np.zeros((40, 12, 12), dtype=np.uint8)
+    np.savez(tmp_path / "one.npz", x=rows, y=np.zeros(40, dtype=int))
+    for test, message in ((5, "has one class only"), (0, "has no split test; prepare it with --test")):
+        prepare(tmp_path / "one.npz", tmp_path / f"store-{test}", validation=5, test=test)
+        with pytest.raises(RunError, match=message):
+            classifier_error(run, Store(tmp_path / f"store-{test}"), "posterior", 0.5)
+
+
 def test_generated_examples_become_a_store_with_their_labels(trained_bype, tmp_path):
     run = TrainedRun.open(trained_bype)
     store = run.store()
@@ -337,3 +357,18 @@ def test_generated_examples_become_a_store_with_their_labels(trained_bype, tmp_p
     mine = np.square(real - new).mean()
     others = np.square(real - np.roll(new, 1, axis=0)).mean()
     assert mine < 0.5 * others  # each is like its own example
+
+
+def test_few_rows_are_decoded_at_once_when_scores_are_asked_for(bype_run, tmp_path, monkeypatch):
+    """Each example is decoded 25 times: all of a chunk at once would fill memory."""
+    sizes, original = [], embedding.log_likelihood_by_shared_draws
+
+    def watched(model, x, *arguments):
+        sizes.append(len(x))
+        return original(model, x, *arguments)
+
+    monkeypatch.setattr(embedding, "log_likelihood_by_shared_draws", watched)
+    run = TrainedRun.open(bype_run)
+    embed_split(run, run.store().split("test"), tmp_path / "embedded", EmbeddingOptions(num_samples=2))
+    assert sum(sizes) == 75
+    assert max(sizes) <= 32

@@ -1,5 +1,6 @@
 """What latent means know, against scikit-learn and closed forms."""
 
+import dataclasses
 import math
 import shutil
 from pathlib import Path
@@ -18,7 +19,7 @@ from bype.evaluation.aggregate import active_units, prior_gap
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.records import read_results
-from bype.evaluation.representation import NEIGHBOUR_COUNTS, knn_accuracy, probe_accuracy, tsne
+from bype.evaluation.representation import NEIGHBOUR_COUNTS, can_be_laid_out, knn_accuracy, probe_accuracy, tsne
 from bype.objective import ELBO
 from bype.randomness import generator_for
 from bype.run.opened import TrainedRun
@@ -208,3 +209,28 @@ def test_the_linear_model_is_scored_on_the_same_examples_as_the_run(trained_feat
     more = evaluate(run, "test", density=DensityOptions(5, 6), with_map=False)
     assert (few.density.num_images, few.baseline.num_examples) == (3, 3)
     assert (more.density.num_images, more.baseline.num_examples) == (6, 6)
+
+
+def test_what_one_class_or_one_example_cannot_tell_is_left_out(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    np.savez(tmp_path / "x.npz", x=rows, y=np.zeros(60, dtype=int))
+    prepare(tmp_path / "x.npz", tmp_path / "store", validation=8, test=1)
+    train(small_config(prior="gaussian", length="1 epoch", batch_size=10), tmp_path / "store", tmp_path / "run")
+    found = evaluate(TrainedRun.open(tmp_path / "run"), "test", density=DensityOptions(3), with_map=False)
+    assert found.representation is None
+    assert found.active_units is None
+    assert evaluate(TrainedRun.open(tmp_path / "run"), "validation", density=None, with_map=False).active_units
+
+
+def test_the_linear_model_stays_as_it_was_measured_when_only_the_rest_is_measured_again(trained_features, tmp_path):
+    run = TrainedRun.open(Path(shutil.copytree(trained_features, tmp_path / "run")))
+    first = evaluate(run, "test", density=DensityOptions(5), with_map=False, with_baseline=True)
+    again = evaluate(run, "test", density=None, max_examples=10, with_map=False)
+    assert first.baseline.error_of_difference is not None
+    assert again.baseline == dataclasses.replace(first.baseline, knn_accuracy=None)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-25, 1e25])
+def test_means_that_a_map_cannot_show_have_none(spread):
+    means = spread * np.random.default_rng(0).normal(size=(50, 3))
+    assert not can_be_laid_out(means)

@@ -1,5 +1,8 @@
 """Dense networks that begin as a linear model: they are that model, exactly."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_digits
@@ -7,13 +10,13 @@ from sklearn.decomposition import PCA
 
 from bype.data.augment import Augmentation
 from bype.data.scaling import Scaling
-from bype.evaluation.generation import embed
-from bype.likelihoods import ConditionalGaussian, LearnedGaussian
+from bype.evaluation.generation import embed, sample
+from bype.likelihoods import ConditionalGaussian, DiscretisedLogistic, FixedGaussian, LearnedGaussian, RobustGaussian
 from bype.models import dense_vae, linear_start, mlp_vae
 from bype.models.linear_start import fit_linear, linear_batches, start_as_linear
 from bype.networks.dense import SharedDropout, draw_dropout
 from bype.objective import ELBO, importance_weighted_bound
-from bype.priors import GaussianPrior, TensorSource
+from bype.priors import GaussianPrior, TensorSource, VampPrior
 from bype.pseudocoreset.coreset import Pseudocoreset
 from bype.pseudocoreset.prior import PseudocoresetPrior
 
@@ -151,3 +154,49 @@ def test_every_point_among_the_examples_is_found():
     model = dense_vae((784,), PseudocoresetPrior(coreset), LearnedGaussian(784, None, 1e-4), latent_dim=8)
     found = linear_start._without_points(model, TensorSource(x), torch.arange(200))
     assert found.tolist() == list(range(1, 200, 2))
+
+
+@pytest.mark.parametrize("is_image", [True, False])
+def test_a_given_variance_begins_as_the_best_linear_model_with_it(is_image):
+    """With noise of variance v, the best model has the variances max(lambda, v) along the first D directions."""
+    x, variance = (digits(), 0.05) if is_image else ((table() - table().mean(0)) / table().std(0), 0.5)
+    model = dense_vae(x.shape[1:], GaussianPrior(6), FixedGaussian(variance, None), 6, 16)
+    start_as_linear(model, TensorSource(x), TensorSource(x), seed=0)
+    values = np.linalg.eigvalsh(np.cov(x.flatten(1).double().numpy().T, bias=True))[::-1]
+    fitted = np.full_like(values, variance)
+    fitted[:6] = np.maximum(values[:6], variance)
+    expected = -0.5 * (len(values) * np.log(2 * np.pi) + np.log(fitted).sum() + (values / fitted).sum())
+    with torch.no_grad():
+        terms = ELBO(model)(x, generator=torch.Generator().manual_seed(0))
+        found = importance_weighted_bound(model, x, 3)
+    assert float(found.log_likelihood.mean()) == pytest.approx(expected, abs=0.01)
+    assert float(terms.elbo.mean()) == pytest.approx(expected, abs=0.02)
+
+
+def test_the_discretised_logistic_begins_at_the_noise_of_the_linear_model():
+    x = digits()
+    likelihood = DiscretisedLogistic()
+    start_as_linear(dense_vae((1, 8, 8), GaussianPrior(6), likelihood, 6, 16), TensorSource(x), TensorSource(x), 0)
+    noise = fit_linear(TensorSource(x), (1, 8, 8), 6, 0).noise.mean()
+    assert float(likelihood.scale.detach() ** 2 * math.pi**2 / 3) == pytest.approx(float(noise), rel=1e-5)
+
+
+def test_two_numbers_for_each_dimension_need_a_decoder_that_gives_them():
+    for size in (30, 2):
+        for likelihood in (ConditionalGaussian(size, None), RobustGaussian(size, 1e-4)):
+            model = mlp_vae((size,), GaussianPrior(4), likelihood, 4)
+            with pytest.raises(ValueError, match=rf"takes two numbers for each of {size}.* use dense_vae"):
+                ELBO(model)(torch.rand(5, size))
+            with pytest.raises(ValueError, match="use dense_vae"):
+                sample(model, 3)
+
+
+def test_features_are_not_clamped_into_the_range_of_pixels_without_a_word():
+    for likelihood in (FixedGaussian(1.0), LearnedGaussian()):
+        with pytest.raises(ValueError, match="mean in the range of pixels; for features give it mean_range=None"):
+            mlp_vae((30,), GaussianPrior(40), likelihood)
+    mlp_vae((30,), GaussianPrior(40), LearnedGaussian(mean_range=(0, 1)))
+    with pytest.raises(ValueError, match="for features give data_range=None"):
+        VampPrior(5 * torch.randn(9, 3))
+    VampPrior(torch.rand(9, 3))
+    VampPrior(5 * torch.randn(9, 3), data_range=None)

@@ -19,6 +19,7 @@ from bype.cli import main
 from bype.data.files import FileError
 from bype.paper import cost, provenance, reproduce
 from bype.paper.cells import FULL, REDUCED, Cell, config_of, preparation
+from bype.paper.figures import figure
 from bype.paper.hours import Costs, Pace, hours, lines_of
 from bype.paper.items import ITEMS, Line, cells_of
 from bype.paper.page import BEGIN, END, write_item
@@ -592,3 +593,15 @@ def test_a_clone_of_another_project_is_not_the_source(tmp_path, monkeypatch):
         subprocess.run([shutil.which("git"), "-C", str(tmp_path), *words], check=True)
     monkeypatch.setattr(provenance, "__file__", str(installed / "provenance.py"))
     assert provenance.commit() is None
+
+
+def test_one_size_makes_no_curve_over_sizes():
+    class Found:
+        def __init__(self, count):
+            self.lines = {id(line): {0: 23.0} for line in ITEMS["figure5"].lines[:count]}
+
+        def values(self, line, protocol):
+            return self.lines.get(id(line), {})
+
+    assert figure(ITEMS["figure5"], Found(1), FULL) is None
+    assert figure(ITEMS["figure5"], Found(3), FULL)[0] == "svg"

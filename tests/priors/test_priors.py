@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bype.distributions import DiagonalNormal
 from bype.priors import ExemplarPrior, NearestExemplarPrior, TensorSource, TrainingBatch, VampPrior, base
+from bype.priors.base import rows_at_once
 from bype.pseudocoreset.coreset import Pseudocoreset, project_to_simplex
 from bype.pseudocoreset.joint import JointPseudocoresetPrior
 from bype.pseudocoreset.prior import PseudocoresetPrior
@@ -141,7 +142,9 @@ def test_the_cache_of_nearest_exemplars_follows_what_is_encoded():
 
 def test_vamp_clamps_pseudo_inputs_and_uses_their_own_variances():
     inputs = torch.tensor([[0.2, 0.5, 1.7], [-0.4, 0.1, 0.9]], dtype=F64)
-    prior = VampPrior(inputs)
+    prior = VampPrior(inputs.clamp(0, 1))
+    with torch.no_grad():
+        prior.pseudo_inputs.copy_(inputs)  # training may lead them there
     posterior = encode(inputs.clamp(0, 1))
     z = torch.randn(4, 1, 2, dtype=F64)
     expected = posterior.log_prob(z).exp().mean(1).log()
@@ -370,3 +373,9 @@ def test_an_exemplar_prior_that_starts_on_its_own_exemplars_is_as_wide_as_for_ne
         starts.append(prior.log_variance.item())
     assert starts[0] == pytest.approx(starts[1], abs=0.41)  # two steps of the search; half of the exemplars are wider
     assert starts[0] > -2
+
+
+def test_large_examples_are_encoded_a_few_at_a_time():
+    assert rows_at_once((1, 28, 28)) == rows_at_once((3, 64, 64)) == rows_at_once((30,)) == 512
+    assert 1 < rows_at_once((3, 256, 256)) < 64
+    assert rows_at_once((3, 2**14, 2**14)) == 1

@@ -57,7 +57,7 @@ def labelled_model() -> VAE:
     pseudocoreset = Pseudocoreset(points, 1000, torch.rand(7, generator=generator) * 300, labels=POINT_LABELS)
     torch.manual_seed(0)
     prior = TrackedPseudocoresetPrior(pseudocoreset, 2, num_live=7)
-    return VAE((6,), FixedGaussian(0.1), prior, SmallEncoder(), nn.Linear(2, 6)).double()
+    return VAE((6,), FixedGaussian(0.1, (0, 1)), prior, SmallEncoder(), nn.Linear(2, 6)).double()
 
 
 def training_terms(model: VAE):

@@ -38,7 +38,7 @@ def small_model(num_live: int, num_points: int = 5, seed: int = 0, num_scored: i
     pseudocoreset = Pseudocoreset(points, 1000, weights * 1000 / weights.sum())
     torch.manual_seed(seed)
     prior = TrackedPseudocoresetPrior(pseudocoreset, 2, num_live, num_scored)
-    return VAE((6,), FixedGaussian(0.1), prior, SmallEncoder(), nn.Linear(2, 6)).double()
+    return VAE((6,), FixedGaussian(0.1, (0, 1)), prior, SmallEncoder(), nn.Linear(2, 6)).double()
 
 
 def examples(count: int = 40, seed: int = 3) -> Tensor:

@@ -384,3 +384,9 @@ def test_the_page_says_when_it_does_not_show_all_classes(labelled, tmp_path):
     small_run(tmp_path / "run", tmp_path / "store", labelled=labelled, components=25, rule=TrackingSettings())
     text = " ".join(checked(render([gather(tmp_path / "run", "run")])).texts)
     assert f"The {'first' if labelled else 'heaviest'} 20 of 25 classes are shown." in text
+
+
+@pytest.mark.parametrize("places", [[0.0, 5e-324], [1e9, 1e9 + 1e-7], [3.0]])
+def test_a_chart_of_a_narrow_range_has_different_numbers_below(places):
+    chart = line_chart([Series("a", places, [1.0] * len(places))], title="t", x_label="x", y_label="y")
+    assert "NaN" not in str(chart.on_page())

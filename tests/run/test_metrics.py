@@ -55,3 +55,10 @@ def test_a_log_of_something_else_is_written_anew(tmp_path):
     for content in (b"[1]\n", b"\x00" * 9, b"{}\n", b"\n"):
         (tmp_path / "metrics.jsonl").write_bytes(content)
         assert metrics_file(tmp_path / "metrics.jsonl", 1000, 8, print) == [9]
+
+
+@pytest.mark.parametrize("line", ['"step":1,"epoch":1e17', '"step":-1,"epoch":1', '"step":1,"epoch":-1'])
+def test_a_line_of_no_training_is_refused(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_text("{" + line + ',"validation":{"negative_elbo":5}}\n')
+    with pytest.raises(FileError, match="line 1, is broken"):
+        read_metrics(tmp_path)

@@ -25,6 +25,7 @@ from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.records import Results, read_results, write_results
 from bype.run.directory import RunError
+from bype.share.card import _plain
 from bype.share.mixin import AuditWarning
 
 hub = pytest.importorskip("huggingface_hub", reason="needs huggingface_hub")
@@ -438,3 +439,27 @@ def test_commands(bype_run, folder_hub, tmp_path, capsys):
     (folder_hub.place(NAME) / "config.json").write_text("[]")
     assert main(["fetch", NAME, "--out", str(tmp_path / "bad")]) == 1
     assert not (tmp_path / "bad").exists()
+
+
+def test_a_place_that_a_stranger_names_is_never_looked_at(bype_run, folder_hub, tmp_path):
+    place = folder_hub.place(NAME)
+    bype.TrainedRun.open(bype_run).save_pretrained(place)
+    config = json.loads((place / "config.json").read_text())
+    config["data"]["store"] = str(tmp_path / "strange")
+    (place / "config.json").write_text(json.dumps(config))
+    fetched = bype.TrainedRun.from_pretrained(NAME)
+    assert fetched.data.store == ""
+    assert "strange" not in (fetched.folder / "config.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("see https://evil.example/x", "see https&#58;//evil.example/x"),
+        ("WWW.evil.example", "WWW&#46;evil.example"),
+        ("R&D &amp; #1", "R&amp;D &amp;amp; \\#1"),
+        ("a: b", "a: b"),
+    ],
+)
+def test_text_makes_no_links_and_stays_what_it_is(text, shown):
+    assert _plain(text) == shown

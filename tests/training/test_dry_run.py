@@ -1,6 +1,7 @@
 """A dry run takes the steps that training takes."""
 
 import pytest
+import torch
 
 from bype.data.augment import Augmentation
 from bype.pseudocoreset.settings import TrackingSettings
@@ -24,7 +25,7 @@ def test_a_dry_run_times_all_parts_of_a_step_and_writes_nothing(labelled_store, 
         monkeypatch.setattr(home, name, counted)
     before = sorted(labelled_store.rglob("*"))
     config = small_config(network="dense", rule=TrackingSettings(), flips=True, dropout=0.1, average=0.1, labelled=True)
-    lines = list(dry_run(config, labelled_store))
+    lines = list(dry_run(config, labelled_store, torch.device("cpu")))
     assert "465 examples of shape (1, 12, 12)" in lines[0]
     assert "for an epoch of 10 steps" in lines[2]
     assert calls.count("add") == 8
@@ -35,13 +36,13 @@ def test_a_dry_run_times_all_parts_of_a_step_and_writes_nothing(labelled_store, 
 
 def test_a_dry_run_speaks_of_early_stopping_only_if_there_is_any(labelled_store):
     for patience, may_stop in (("0 epochs", False), ("2 epochs", True)):
-        *_, last = dry_run(small_config(patience=patience), labelled_store)
+        *_, last = dry_run(small_config(patience=patience), labelled_store, torch.device("cpu"))
         assert ("sooner if validation stops improving" in last) is may_stop
 
 
 def test_a_dry_run_refuses_what_training_refuses(tmp_path):
     with pytest.raises(ConfigError, match="flips and shifts are for images"):
-        list(dry_run(small_config(flips=True), feature_store(tmp_path)))
+        list(dry_run(small_config(flips=True), feature_store(tmp_path), torch.device("cpu")))
 
 
 def test_the_first_call_does_not_count(monkeypatch):

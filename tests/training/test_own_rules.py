@@ -8,10 +8,15 @@ import pytest
 import torch
 
 from bype.pseudocoreset.rule import Rule
+from bype.pseudocoreset.settings import PSVISettings
 from bype.run.config import ConfigError
 from bype.run.directory import RunError
 from bype.training.loop import train
 from small_runs import image_store, small_config
+
+
+def plain_config(**changes):
+    return small_config(rule=None, **changes)
 
 
 class Counting(Rule):
@@ -40,17 +45,17 @@ def test_a_large_state_of_a_rule_comes_back(store, tmp_path):
             counts.append(float(state["counts"][0]))
             return super().load_state_dict(state, *arguments, **keywords)
 
-    train(small_config(length="2 epochs"), store, tmp_path / "run", rule=Watched)
-    outcome = train(small_config(length="3 epochs"), store, tmp_path / "run", rule=Watched)
+    train(plain_config(length="2 epochs"), store, tmp_path / "run", rule=Watched)
+    outcome = train(plain_config(length="3 epochs"), store, tmp_path / "run", rule=Watched)
     assert counts == [2.0]
     assert outcome.state == "finished"
 
 
 def test_a_run_resumes_only_with_the_arguments_that_its_rule_had(store, tmp_path):
-    train(small_config(length="1 epoch"), store, tmp_path / "run", rule=partial(Counting, start=1))
+    train(plain_config(length="1 epoch"), store, tmp_path / "run", rule=partial(Counting, start=1))
     with pytest.raises(RunError, match="start"):
-        train(small_config(length="2 epochs"), store, tmp_path / "run", rule=partial(Counting, start=2))
-    assert train(small_config(length="2 epochs"), store, tmp_path / "run", rule=partial(Counting, start=1)).step > 0
+        train(plain_config(length="2 epochs"), store, tmp_path / "run", rule=partial(Counting, start=2))
+    assert train(plain_config(length="2 epochs"), store, tmp_path / "run", rule=partial(Counting, start=1)).step > 0
 
 
 def test_a_rule_needs_a_name_of_its_own_and_settings_that_can_be_written(store, tmp_path):
@@ -59,9 +64,9 @@ def test_a_rule_needs_a_name_of_its_own_and_settings_that_can_be_written(store, 
 
     for rule in (made, lambda model: Counting(model)):
         with pytest.raises(ConfigError, match="could be any function of this name"):
-            train(small_config(), store, tmp_path / "run", rule=rule)
+            train(plain_config(), store, tmp_path / "run", rule=rule)
     with pytest.raises(ConfigError, match="not JSON serializable; give numbers or words"):
-        train(small_config(), store, tmp_path / "run", rule=partial(Counting, start=object()))
+        train(plain_config(), store, tmp_path / "run", rule=partial(Counting, start=object()))
 
 
 class Odd(Counting):
@@ -80,7 +85,52 @@ class OddButTakenBack(Odd):
 
 def test_an_update_with_a_number_that_is_not_finite_is_one_line_and_changes_nothing(store, tmp_path):
     with pytest.raises(RunError, match=r"the update .* at step .* failed: kl_after: not a finite number"):
-        train(small_config(length="2 epochs"), store, tmp_path / "run", rule=Odd)
-    train(small_config(length="2 epochs"), store, tmp_path / "other", rule=OddButTakenBack)
+        train(plain_config(length="2 epochs"), store, tmp_path / "run", rule=Odd)
+    train(plain_config(length="2 epochs"), store, tmp_path / "other", rule=OddButTakenBack)
     lines = [json.loads(line) for line in (tmp_path / "other" / "metrics.jsonl").read_text().splitlines()]
     assert [line["update"] for line in lines if "update" in line] == [{"steps": 1, "taken_back": 1}] * 2
+
+
+class Silent(Counting):
+    def update(self, model, batches, *, validation_kl=None, generator=None):
+        super().update(model, batches)
+
+
+class InTensors(Counting):
+    def update(self, model, batches, *, validation_kl=None, generator=None):
+        return {"count": torch.tensor(super().update(model, batches)["count"])}
+
+
+@pytest.mark.parametrize(("rule", "found"), [(Silent, {}), (InTensors, {"count": 1.0})])
+def test_an_update_may_return_nothing_or_tensors(store, tmp_path, rule, found):
+    train(plain_config(length="1 epoch"), store, tmp_path / "run", rule=rule)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines if "update" in line] == [found]
+
+
+def no_rule(model):
+    return model
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (Rule(), "not a finished rule"),
+        (PSVISettings(), "settings of a known one go into TrainingConfig"),
+        ("psvi", "settings of a known one go into TrainingConfig"),
+        (no_rule, r"must be a bype.Rule, not VAE"),
+    ],
+)
+def test_what_is_no_rule_is_refused(store, tmp_path, rule, message):
+    with pytest.raises(ConfigError, match=message):
+        train(plain_config(), store, tmp_path / "run", rule=rule)
+
+
+def test_two_rules_are_refused(store, tmp_path):
+    with pytest.raises(ConfigError, match="has the rule psvi already"):
+        train(small_config(rule=PSVISettings()), store, tmp_path / "run", rule=Counting)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loop_may_call_the_step_of_any_rule():
+    assert Rule().step(None, None) is None

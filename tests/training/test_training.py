@@ -28,6 +28,7 @@ from bype.data.files import write_synced
 from bype.data.order import Order
 from bype.data.prepare import prepare
 from bype.data.store import Store
+from bype.distributed import GroupError
 from bype.evaluation.pseudopoints import describe_points
 from bype.models import mlp_vae
 from bype.objective import ELBO
@@ -886,3 +887,38 @@ def test_the_vamp_prior_starts_at_examples_from_all_of_the_data():
     starts = model.prior.pseudo_inputs.detach().flatten(1).mean(1)
     assert starts.min() < 0.2
     assert starts.max() > 0.8
+
+
+def test_a_config_comes_back_from_its_fields():
+    for config in (TINY, replace(rule=FrozenSettings()), replace(rule=None), replace(prior="gaussian")):
+        again = TrainingConfig(**json.loads(json.dumps(config.to_fields())))
+        assert again == config
+        assert type(again.rule) is type(config.rule)
+    with pytest.raises(ConfigError, match=r"rule must be settings, such as bype.PSVISettings\(\), not 'psvi'"):
+        TrainingConfig(rule="psvi")
+    with pytest.raises(ConfigError, match="rule: the field every is missing"):
+        TrainingConfig(rule={"name": "psvi"})
+
+
+def test_python_prints_progress_on_request_and_warns_without_it(store, tmp_path, capsys):
+    config = replace(length="3 epochs", warm_up="9 epochs")
+    with pytest.warns(UserWarning, match="the KL terms only reach 0.33 of their weight"):
+        train(config, store, tmp_path / "run")
+    assert capsys.readouterr() == ("", "")
+    newest = max((tmp_path / "run" / "checkpoints").iterdir(), key=lambda folder: int(folder.name))
+    (newest / "model.safetensors").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match=f"checkpoint {newest.name} "):
+        train(config, store, tmp_path / "run")
+    train(replace(), store, tmp_path / "other", display=True)
+    assert "epoch 2 | train -ELBO" in capsys.readouterr().out
+
+
+def test_a_training_that_the_clock_ends_within_the_warm_up_is_told(store, tmp_path):
+    with pytest.warns(UserWarning, match=r"warm-up of 1000000 epochs is longer than the training of 1 second;"):
+        train(replace(length="1 second", warm_up="1000000 epochs"), store, tmp_path / "run")
+
+
+def test_a_device_that_torch_does_not_know_is_one_line(store, tmp_path):
+    for use in (lambda: train(TINY, store, tmp_path / "run", device="gpu"), lambda: TrainedRun.open("x", device="gpu")):
+        with pytest.raises(GroupError, match="does not know the device 'gpu'; choose cpu, cuda"):
+            use()

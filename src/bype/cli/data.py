@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bype.cli.options import Flag, MaybeCount, MaybeName, MaybeNumber, MaybePath, UsageError, parse, require_free
+from bype.cli.options import (
+    Flag,
+    MaybeCount,
+    MaybeName,
+    MaybePath,
+    UsageError,
+    parse,
+    require_free,
+    without_default,
+)
 from bype.cli.output import result, say
 
 if TYPE_CHECKING:
@@ -30,12 +39,22 @@ class _Prepare:
     """Crop images to a square, and resize them to N x N pixels"""
     label: MaybeName = None
     """Take labels from this column of a table; in parquet the default is the column called label"""
-    validation: MaybeNumber = None
-    """Set apart this many examples for validation; below 1, this share of them. If left out: a tenth, or 10,000 of
-    MNIST and CIFAR-10; none if the data have a validation split"""
-    test: MaybeNumber = None
-    """Set apart this many examples for test; below 1, this share of them. If left out: a tenth; none if the data
-    have a test split"""
+    validation: Annotated[
+        float | None,
+        without_default(
+            "NUMBER",
+            "Set apart this many examples for validation; below 1, this share of them. If left out: a tenth, or 10,000 "
+            "of MNIST and CIFAR-10; none if the data have a validation split",
+        ),
+    ] = None
+    test: Annotated[
+        float | None,
+        without_default(
+            "NUMBER",
+            "Set apart this many examples for test; below 1, this share of them. If left out: a tenth; none if the "
+            "data have a test split",
+        ),
+    ] = None
     seed: int = 0
     """Set the seed that decides which examples are set apart"""
     binarise: Flag = False

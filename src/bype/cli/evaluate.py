@@ -1,5 +1,6 @@
 """Measuring a trained run."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
@@ -54,6 +55,7 @@ def evaluate(words: list[str]) -> int:
     from bype.evaluation.density import DensityOptions
     from bype.evaluation.evaluate import assist
     from bype.evaluation.evaluate import evaluate as measure
+    from bype.evaluation.records import read_results
     from bype.run.opened import TrainedRun
 
     if options.samples < 0 or options.rows < 1 or (options.images is not None and options.images < 1):
@@ -64,7 +66,15 @@ def evaluate(words: list[str]) -> int:
     density = None
     if options.samples:
         density = DensityOptions(options.samples, options.images, options.rows, options.precision, options.seed)
-    split = options.split or run.store(options.data).default_split
+    store = run.store(options.data)
+    split = options.split or store.default_split
+    known = read_results(options.run).find(store.manifest.fingerprint, split)
+    earlier = known.density if known and known.step == run.step else None
+    if earlier and density and place_among_processes()[0] == 0:
+        size = len(store.split(split)) if options.images is None else min(options.images, len(store.split(split)))
+        if earlier.num_samples > options.samples or earlier.num_images > size:
+            draws, examples = f"{earlier.num_samples:,} draws", f"{earlier.num_images:,} examples"
+            say(f"note: this replaces a measurement with {draws} for each of {examples}", sys.stderr)
     with open_group(_LONGEST_BLOCK) as group:
         if not group.is_first:
             if density is not None:
@@ -74,6 +84,8 @@ def evaluate(words: list[str]) -> int:
         found = measure(run, split, data=options.data, density=density, with_map=shown, stage=progress_bar, group=group)
     for line in describe(found):
         say(line)
+    if density is None and found.density:
+        say("the likelihood is that of an earlier evaluation")
     result(run=options.run, **asdict(found))
     say(f"written to {options.run / 'evaluation.json'}; to see it: bype report {options.run} --out report.html")
     return 0

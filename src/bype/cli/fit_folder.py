@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from bype.cli.options import MaybeCount, MaybeName, Seed, UsageError
+from bype.cli.options import MaybeName, Seed, UsageError, without_default
 
 REQUEST, _LOCK = "fit.json", "fit.lock"
 
@@ -28,17 +28,32 @@ class FitOptions:
     """Write the run, the store and the report to this folder"""
     minutes: float = 2.5
     """Train for this long; preparing, evaluating and reporting take extra time"""
-    size: MaybeCount = None
-    """Crop images to a square and resize them to N x N pixels; if left out, only images larger than 64, or of
-    different sizes, become 64 x 64"""
+    size: Annotated[
+        int | None,
+        without_default(
+            "N",
+            "Crop images to a square and resize them to N x N pixels; if left out, only images larger than 64, or of "
+            "different sizes, become 64 x 64",
+        ),
+    ] = None
     label: MaybeName = None
     """Take labels from this column of a table"""
-    latent_dim: MaybeCount = None
-    """Set the dimensions of the latent space; more of them give better likelihoods and reconstructions, and worse
-    samples. If left out: 40, but at most half the columns of a table and a fifth of the training examples"""
-    points_start: Literal["examples", "noise"] = "examples"
-    """Start pseudo-points as training examples, or as noise, which copies none: choose noise for private data. Then
-    no class has points of its own, and bype sample --label does not work"""
+    latent_dim: Annotated[
+        int | None,
+        without_default(
+            "N",
+            "Set the dimensions of the latent space; more of them give better likelihoods and reconstructions, and "
+            "worse samples. If left out: 40, but at most half the columns of a table and a fifth of the training "
+            "examples",
+        ),
+    ] = None
+    points_start: Annotated[
+        Literal["examples", "noise"],
+        tyro.conf.arg(
+            help="Start pseudo-points as training examples, or as noise, which copies none: choose noise for private "
+            "data. Then no class has points of its own, and bype sample --label does not work"
+        ),
+    ] = "examples"
     seed: Seed = 0
 
 

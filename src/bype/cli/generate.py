@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from bype.cli.examples import named_examples, save_lines
 from bype.cli.options import (
     ExampleNames,
-    Flag,
     Force,
     MaybeCount,
     MaybeName,
-    MaybePath,
     MovedStore,
     Numbers,
     OtherStore,
@@ -21,6 +22,7 @@ from bype.cli.options import (
     parse,
     require_free,
     require_store,
+    without_default,
 )
 from bype.cli.output import result
 from bype.wording import counted
@@ -39,15 +41,30 @@ class _Sample:
     """Draw from the pseudo-points of this class; works only if the points have labels"""
     heaviest: int = 0
     """Draw from this many components of largest weight; a line for each"""
-    like: ExampleNames = ()
-    """Generate examples like these: image files, or row numbers of --split; of a table, only row numbers. A picture
-    also shows these"""
-    noise: Flag = False
-    """Draw pixels from the likelihood, as in the paper's Algorithm 1; if left out, show its mean. Rows of a table
-    are always drawn"""
-    data: MaybePath = None
-    """Take the rows of --like from this store, not from the one that the run was trained on; an exemplar prior
-    looks here for its training data, if they have moved"""
+    like: Annotated[
+        tuple[str, ...],
+        without_default(
+            "EXAMPLE ...",
+            "Generate examples like these: image files, or row numbers of --split; of a table, only row numbers. A "
+            "picture also shows these",
+        ),
+    ] = ()
+    noise: Annotated[
+        bool,
+        tyro.conf.arg(
+            help="Draw pixels from the likelihood, as in the paper's Algorithm 1; if left out, show its mean. Rows of "
+            "a table are always drawn",
+            help_behavior_hint="",
+        ),
+    ] = False
+    data: Annotated[
+        Path | None,
+        without_default(
+            "PATH",
+            "Take the rows of --like from this store, not from the one that the run was trained on; an exemplar prior "
+            "looks here for its training data, if they have moved",
+        ),
+    ] = None
     split: SplitOfRows = None
     seed: Seed = 0
     force: Force = False
@@ -159,11 +176,16 @@ class _Interpolate:
     run: RunFolder
     out: Path
     """Write the examples to this file: a picture to .png, numbers to .npy, rows of a table to .csv"""
-    between: ExampleNames = ()
-    """Interpolate between pairs of these: image files, or row numbers of --split; if left out, 16 rows, evenly
-    spread. Each pair is a line"""
+    between: Annotated[
+        tuple[str, ...],
+        without_default(
+            "EXAMPLE ...",
+            "Interpolate between pairs of these: image files, or row numbers of --split; if left out, 16 rows, evenly "
+            "spread. Each pair is a line",
+        ),
+    ] = ()
     steps: int = 10
-    """Show this many examples in a line, with the reconstructions of both ends"""
+    """Show this many examples in a line; the first and the last are what the decoder makes of both ends"""
     data: OtherStore = None
     split: SplitOfRows = None
     force: Force = False

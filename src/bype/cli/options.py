@@ -23,7 +23,6 @@ def without_default(metavar: str, help: str | None = None) -> object:  # noqa: A
 MaybePath = Annotated[Path | None, without_default("PATH")]
 MaybeName = Annotated[str | None, without_default("NAME")]
 MaybeCount = Annotated[int | None, without_default("N")]
-MaybeNumber = Annotated[float | None, without_default("NUMBER")]
 ExampleNames = Annotated[tuple[str, ...], without_default("EXAMPLE ...")]
 Numbers = Annotated[tuple[int, ...], without_default("N ...")]
 
@@ -83,6 +82,9 @@ def parse(options: type[Options], words: list[str], prog: str, description: str)
     text = "\n\n".join(wrapped(part) for part in [*description.split("\n\n"), HELP]) + example
     with _without_colours() if "NO_COLOR" in os.environ else nullcontext():
         made = tyro.cli(options, args=words, prog=prog, description=text, config=(tyro.conf.FlagCreatePairsOff,))
+    for name, value in vars(made).items():
+        if value == () and (flag := f"--{name.replace('_', '-')}") in words:
+            raise UsageError(f"{flag} needs at least one value")
     if not 0 <= (seed := getattr(made, "seed", 0)) <= _MAX_SEED:
         raise UsageError(f"--seed must be between 0 and {_MAX_SEED}, not {seed}")
     return made

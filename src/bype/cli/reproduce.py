@@ -48,9 +48,13 @@ class _Cost:
 class _Page:
     out: Path
     """Read the records in this folder"""
-    page: Path
-    """Write the tables into this Markdown file, between the two comment lines that docs/results/paper.md has; figures
-    go to pictures/paper beside it"""
+    page: Annotated[
+        Path,
+        tyro.conf.arg(
+            help="Write the tables into this Markdown file, between the two comment lines that docs/results/paper.md "
+            "has; figures go to pictures/paper beside it"
+        ),
+    ]
 
 
 def reproduce_list(words: list[str]) -> int:

@@ -74,8 +74,8 @@ def score(words: list[str]) -> int:
         others = " or ".join(f"--split {name}" for name in store.manifest.splits if name != split.name)
         print(f"to score the others: {others}")
     if found.percentile is None:
-        print(f"no percentiles and no log ratios: {options.run} came without its training data;")
-        print(f"if you have them, prepare the same store at {options.run / 'store'}")
+        print(f"no percentiles and no log ratios: the training data of {options.run} are not there;")
+        print(f"if you have them, bring the same store to {options.run / 'store'}")
     else:
         print(f"percentiles compare with {found.num_references:,} training examples, which the model has seen;")
         print("new examples get smaller percentiles, and much smaller ones if the model is overfitted")

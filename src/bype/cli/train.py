@@ -1,17 +1,29 @@
 """Training."""
 
 import dataclasses
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
-from bype.cli.options import parse
+from bype.cli.options import UsageError, parse
 from bype.cli.output import result, say
 from bype.paper.recipes import RECIPES, recipe_named
 from bype.pseudocoreset.settings import SETTINGS, RuleSettings
 from bype.run.config import ConfigError, PriorName, TrainingConfig
+
+_IDLE: dict[str, Callable[[TrainingConfig], str | None]] = {
+    "components": lambda config: "prior gaussian" if config.prior == "gaussian" else None,
+    "vamp_start": lambda config: None if config.prior == "vamp" else f"prior {config.prior}",
+    "clamp_points": lambda config: None if config.prior == "bype" else f"prior {config.prior}",
+    "variance": lambda config: None if config.likelihood == "gaussian" else f"likelihood {config.likelihood}",
+    "hidden": lambda config: "network residual" if config.network == "residual" else None,
+}
+"""Settings that some models do not have; for each, what the model has instead, or nothing if it has the setting."""
+_UNITS = ("step", "steps", "epoch", "epochs", "second", "seconds", "percent")
 
 
 @dataclass(frozen=True)
@@ -98,6 +110,23 @@ def _config(options: Any, base: TrainingConfig) -> TrainingConfig:
         raise ConfigError(str(error)) from error
 
 
+def _refuse_slips(words: list[str], base: TrainingConfig) -> None:
+    """Say what is wrong with words that the parser would only call unknown."""
+    for before, word in zip(["", *words], words, strict=False):
+        flag = word.split("=")[0]
+        if word in _UNITS:
+            raise UsageError(f"put a number and its unit in quotes: '{before} {word}'")
+        if word in RECIPES and not before.startswith("--"):
+            raise UsageError(f"the recipe comes first: bype train {word} ...")
+        if flag.startswith("--rule") and base.rule is None:
+            raise UsageError(f"the prior {base.prior} has no rule; leave out {flag}")
+        if flag.startswith("--rule-") and base.rule is not None:
+            known = [f"--rule-{field.name.replace('_', '-')}" for field in dataclasses.fields(base.rule)[1:]]
+            if flag.replace("_", "-") not in known:
+                has = f"; it has {', '.join(known)}" if known else ""
+                raise UsageError(f"the rule {base.rule.name} has no {flag}{has}")
+
+
 def train(words: list[str]) -> int:
     """Train, or resume a run."""
     show_all = "--help-all" in words
@@ -105,9 +134,10 @@ def train(words: list[str]) -> int:
     wants_help = bool({"-h", "--help"} & set(words))
     name = words.pop(0) if words and not words[0].startswith("-") else None
     base = _with_rule_of(recipe_named(name).config if name else TrainingConfig(), words)
-    if "--print-config" in words:  # needs neither data nor out
-        words += [] if "--data" in words else ["--data", "."]
-        words += [] if "--out" in words else ["--out", "."]
+    if "--print-config" in words and "--data" not in words:
+        words += ["--data", "."]
+    if {"--print-config", "--dry-run"} & set(words) and "--out" not in words:  # nothing is written
+        words += ["--out", "."]
     description = "Train a model, or resume the run in --out.\n\n"
     if name:
         description += f"Defaults are those of {name}."
@@ -115,9 +145,14 @@ def train(words: list[str]) -> int:
         description += "RECIPE names a set of defaults, such as fashion-mnist/vae/bype, and comes first; bype recipes "
         description += "lists all. Without it, defaults are those of a VAE with a tracked pseudocoreset."
     description += "" if show_all else "\n\nTo see all options, use --help-all."
+    _refuse_slips(words, base)
     options_class = _train_options(base, hide_advanced=wants_help and not show_all)
     options = parse(options_class, words, "bype train [RECIPE]", description)
     config = _config(options, base)
+    for name, place in _IDLE.items():
+        if getattr(config, name) != getattr(base, name) and place(config):
+            flag = name.replace("_", "-")
+            say(f"warning: --{flag} changes nothing with the {place(config)}", sys.stderr)
     if options.print_config:
         from bype.data.files import to_json
 
@@ -125,20 +160,19 @@ def train(words: list[str]) -> int:
         result(**config.to_fields())
         return 0
     if options.dry_run:
+        from bype.distributed import device_named
         from bype.training.dry_run import dry_run
 
-        lines = list(dry_run(config, options.data))
+        lines = list(dry_run(config, options.data, device_named(options.device)))
         print(*lines, sep="\n")
         result(lines=lines)
         return 0
     from bype.distributed import device_named, open_group
     from bype.training import loop
-    from bype.training.display import display_here
 
     device = device_named(options.device)
     with open_group(device=device) as group:
-        display = display_here() if group.is_first else None
-        outcome = loop.train(config, options.data, options.out, display, group, device)
+        outcome = loop.train(config, options.data, options.out, group.is_first, group, device)
     if not group.is_first:
         return 0 if outcome.state == "finished" else 128 + (outcome.signal or 0)
     result(out=options.out, state=outcome.state, step=outcome.step, best_negative_elbo=outcome.best)

@@ -50,10 +50,10 @@ def decode_file(kind: type[Kind], path: Path, newest: Callable[[Any], Any] = lam
         raise FileError(f"{path}: {error}") from error
 
 
-def check_fields(instance: Any) -> None:
-    """Refuse an instance of a dataclass with a field that :func:`decode` would refuse."""
-    for name, hint in _hints(instance.__class__).items():
-        _decode(hint, getattr(instance, name), (name,))
+def check_fields(instance: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as :func:`decode` would give them, and refuse those that it would refuse."""
+    hints = _hints(instance.__class__)
+    return {name: _decode(hint, getattr(instance, name), (name,)) for name, hint in hints.items()}
 
 
 def _decode(hint: Any, value: Any, where: Place) -> Any:

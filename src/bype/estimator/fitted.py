@@ -182,4 +182,9 @@ def _read_coreset(path: Path, about: About, config: TrainingConfig) -> Coreset:
     ):
         raise FileError(f"{path} holds numbers that no coreset has; save the estimator again")
     known = {name: arrays.get(name) for name in _ARRAYS}
-    return Coreset(**known, classes=about.labels(), names=about.feature_names)  # type: ignore[arg-type]
+    return Coreset(
+        **known,  # type: ignore[arg-type]
+        classes=about.labels(),
+        names=about.feature_names,
+        has_channels_last=about.layout.is_channels_last,
+    )

@@ -163,8 +163,9 @@ def _coreset(model: LatentModel, store: Store, given: Given, positions: Rows | N
     """Return the pseudo-points as the user's examples look, with neighbours by where these are in what was given."""
     found = describe_points(model, store.split("train"), given.classes, given.names)
     neighbours = found.neighbours if positions is None else positions[found.neighbours]
-    points = given.layout.to_user(torch.from_numpy(found.points))
-    return dataclasses.replace(found, points=points, neighbours=neighbours)
+    layout = given.layout
+    points = layout.to_user(torch.from_numpy(found.points))
+    return dataclasses.replace(found, points=points, neighbours=neighbours, has_channels_last=layout.is_channels_last)
 
 
 def _spread_examples(given: Given, store: Store) -> Tensor:

@@ -84,7 +84,7 @@ class Layout:
 
     def to_stored_shape(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return a user's examples (N, *shape) in the shape that a store has, with all their digits."""
-        if self._is_channels_last and len(self.shape) == 3:
+        if self.is_channels_last and len(self.shape) == 3:
             array = np.moveaxis(array, -1, 1)
         return array.reshape(len(array), *self.stored_shape)
 
@@ -102,10 +102,11 @@ class Layout:
         """Return examples as a model has them, (N, *stored_shape), in the shape and the units of the user's."""
         array = examples.cpu().numpy()
         array = to_bytes(array) if self.dtype == "uint8" else array
-        if self._is_channels_last:
+        if self.is_channels_last:
             array = np.moveaxis(array, 1, -1)
         return np.ascontiguousarray(array).reshape(len(array), *self.shape)
 
     @property
-    def _is_channels_last(self) -> bool:
+    def is_channels_last(self) -> bool:
+        """Whether images are not as a store has them, but (height, width), or with channels last."""
         return self.is_image and self.shape != self.stored_shape

@@ -5,6 +5,7 @@ What is found, and what it means, is in :mod:`bype.evaluation.audit_records`.
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from bype.console import Stage, no_stage
@@ -72,7 +73,10 @@ def audit_run(
     store = open_store(run.folder, run.data, data)
     name = next((name for name in ("test", "validation") if name in store.manifest.splits), None)
     if name is None:
-        raise RunError(f"{store.folder} has no test or validation split; an audit compares with held-out examples")
+        raise RunError(
+            f"{store.folder} has no test or validation split; an audit compares with held-out examples, so train "
+            f"on a store that was prepared with --test"
+        )
     held_out = StoreSource(store.split(name))
     train_split = store.split("train")
     train = StoreSource(train_split)
@@ -153,10 +157,10 @@ class _Contrast:
         return normalize(x.flatten(1) - self.mean, dim=1)
 
 
-def _scaling(run: TrainedRun, train: ExampleSource) -> Scaling:
+def _scaling(run: TrainedRun, train: ExampleSource) -> Callable[[Tensor], Tensor]:
     """Return what brings examples to the units of distances: columns of a table to one scale, pixels as they are."""
     if len(run.data.shape) == 3:
-        return Scaling(run.data.shape[-1])  # not fitted, it changes nothing
+        return nn.Identity()
     if run.model.scaling is not None:
         return copy.deepcopy(run.model.scaling).cpu()  # distances are worked out on the CPU
     scaling = Scaling(run.data.shape[0])

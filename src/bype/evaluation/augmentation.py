@@ -33,8 +33,12 @@ _SMOOTHING = 0.1
 
 def require_labels(store: Store) -> None:
     """Refuse a store that a classifier cannot be trained and tested on."""
+    if missing := [name for name in ("train", "test") if name not in store.manifest.splits]:
+        raise RunError(f"{store.folder} has no split {missing[0]}; prepare it with --test, to test a classifier")
     if not (store.split("train").has_labels and store.split("test").has_labels):
         raise RunError(f"{store.folder} has no labels, which a classifier needs; prepare it with labels")
+    if len(store.manifest.classes) < 2:
+        raise RunError(f"{store.folder} has one class only; a classifier needs two or more")
 
 
 def classifier_error(

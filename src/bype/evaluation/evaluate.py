@@ -1,6 +1,6 @@
 """All measurements of one trained run on one split."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,8 @@ def evaluate(
             )
     representation = None
     query_labels = split.labels(rows) if split.has_labels else None
+    if labels is not None and len(np.unique(labels)) < 2:
+        labels = None  # of one class, every guess is right
     if query_labels is not None and labels is not None and len(labels) > int((own >= 0).sum()):
         with stage("classifying latent means"):
             scale = run.model.latent_scale
@@ -115,8 +117,10 @@ def evaluate(
     baseline = known.baseline if known else None
     if baseline is not None and known is not None:
         is_same = measured is not None and scores is None and baseline.num_examples == measured.num_images
-        if not is_same or _num_queries(known.representation) != _num_queries(representation):
+        if not is_same:
             with_baseline, baseline = True, None  # measured on other examples, or beside other draws
+        elif _num_queries(known.representation) != _num_queries(representation):
+            baseline = replace(baseline, knn_accuracy=None)
     if with_baseline and measured is not None and baseline is None:
         with stage("fitting a linear model"):
             train = own_store(run.folder, run.data, data).split("train")
@@ -131,7 +135,7 @@ def evaluate(
         split=split_name,
         density=measured,
         prior_gap=gap,
-        active_units=active_units(queries.mean),
+        active_units=active_units(queries.mean) if len(queries.mean) > 1 else None,
         representation=representation,
         map=layout,
         baseline=baseline,

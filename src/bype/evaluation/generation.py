@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from numbers import Integral
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -10,9 +10,8 @@ from torch import Tensor
 from bype.distributions import Distribution
 from bype.mixtures import NormalMixture
 from bype.models.base import LatentModel
+from bype.priors.base import rows_at_once
 from bype.randomness import Randomness
-
-_CHUNK_ROWS = 512
 
 
 @torch.no_grad()
@@ -48,6 +47,8 @@ def sample(
     generator
         Random numbers for all draws.
     """
+    if count < 1:
+        raise ValueError(f"count must be at least 1, not {count}")
     prior = model.prior_distribution() if prior is None else prior
     if component is not None and label is not None:
         raise ValueError("choose a component or a label, not both")
@@ -60,14 +61,14 @@ def sample(
     else:
         if not isinstance(prior, NormalMixture):
             raise ValueError(f"{type(model.prior).__name__} has no components to choose from; leave component out")
-        if not 0 <= component < len(prior.means):
+        if not isinstance(component, Integral) or not 0 <= component < len(prior.means):
             raise ValueError(f"component must be between 0 and {len(prior.means) - 1}, not {component}")
         top = prior.component(component).sample((count,), generator=generator)
 
     def decode(rows: Tensor) -> Tensor:
         return _observed(model, model.decode(rows, generator=generator), with_noise, generator)
 
-    return model.to_data_units(model.unflatten(_in_chunks(decode, top)))
+    return model.to_data_units(model.unflatten(_in_chunks(model, decode, top)))
 
 
 Way = Literal["posterior", "prior"]
@@ -93,6 +94,8 @@ def generate_like(model: LatentModel, x: Tensor, way: Way, *, generator: Randomn
     generator
         Random numbers for the draws.
     """
+    if way not in get_args(Way):
+        raise ValueError(f"way must be one of {', '.join(get_args(Way))}, not {way!r}")
 
     def made(rows: Tensor) -> Tensor:
         if way == "posterior":
@@ -103,7 +106,7 @@ def generate_like(model: LatentModel, x: Tensor, way: Way, *, generator: Randomn
         output = model.decode(around.sample(generator=generator), generator=generator)
         return _observed(model, output, None, generator)
 
-    return model.to_data_units(model.unflatten(_in_chunks(made, model.to_model_units(x))))
+    return model.to_data_units(model.unflatten(_in_chunks(model, made, model.to_model_units(model.as_examples(x)))))
 
 
 def _observed(model: LatentModel, output: Tensor, with_noise: bool | None, generator: Randomness) -> Tensor:
@@ -126,7 +129,7 @@ def heaviest_components(prior: Distribution, count: int) -> tuple[int, ...]:
 
 @torch.no_grad()
 def embed(model: LatentModel, x: Tensor) -> Tensor:
-    """Return embeddings (B, D) of examples (B, *data_shape): latent means of the top level.
+    """Return embeddings (B, D) of examples (B, *data_shape), pixels in [0, 1]: latent means of the top level.
 
     A model that begins as PCA or factor analysis has latents of equal spread. Its latent means are multiplied by
     ``model.latent_scale``, so that distances between embeddings say how much examples differ.
@@ -136,9 +139,9 @@ def embed(model: LatentModel, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def reconstruct(model: LatentModel, x: Tensor) -> Tensor:
-    """Return reconstructions of examples (B, *data_shape), with all latents at their means."""
-    rows = model.to_model_units(x)
-    made = _in_chunks(lambda chunk: model.likelihood.mean(model.posterior(chunk).mean_output()), rows)
+    """Return reconstructions of examples (B, *data_shape), pixels in [0, 1], with all latents at their means."""
+    rows = model.to_model_units(model.as_examples(x))
+    made = _in_chunks(model, lambda chunk: model.likelihood.mean(model.posterior(chunk).mean_output()), rows)
     return model.to_data_units(model.unflatten(made))
 
 
@@ -154,9 +157,9 @@ def interpolate(model: LatentModel, start: Tensor, end: Tensor, num_steps: int) 
 
 
 def _latent_means(model: LatentModel, x: Tensor) -> Tensor:
-    return _in_chunks(lambda rows: model.encode(rows).mean, model.to_model_units(x))
+    return _in_chunks(model, lambda rows: model.encode(rows).mean, model.to_model_units(model.as_examples(x)))
 
 
-def _in_chunks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """Apply a function to rows, a bounded number at a time."""
-    return torch.cat([function(chunk) for chunk in torch.split(rows, _CHUNK_ROWS)])
+def _in_chunks(model: LatentModel, function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """Apply a function to examples or latents of a model, a bounded number at a time."""
+    return torch.cat([function(chunk) for chunk in torch.split(rows, rows_at_once(model.data_shape))])

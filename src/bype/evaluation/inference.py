@@ -14,12 +14,11 @@ from bype.data.manifest import DTYPES
 from bype.data.sources.image_files import pixels_of
 from bype.distributions import Distribution
 from bype.evaluation.generation import embed
-from bype.evaluation.scores import log_likelihood_by_shared_draws
+from bype.evaluation.scores import ROWS_AT_ONCE, log_likelihood_by_shared_draws
 from bype.plates import is_image_shape
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun, best_checkpoint
-
-_ROWS = 64
+from bype.wording import counted
 
 
 class Embedder:
@@ -48,7 +47,9 @@ class Embedder:
     'image'
     """
 
-    def __init__(self, run: Path | str, column: str = "image", num_samples: int = 0, device: str = "cpu") -> None:
+    def __init__(
+        self, run: Path | str, column: str = "image", num_samples: int = 0, device: torch.device | str = "cpu"
+    ) -> None:
         self.run = Path(run)
         self.column = column
         self.num_samples = num_samples
@@ -78,7 +79,7 @@ class Embedder:
         if self._prior is not None:
             scores = [
                 log_likelihood_by_shared_draws(self._opened.model, rows, self.num_samples, self._prior).cpu().numpy()
-                for rows in torch.split(x, _ROWS)  # each is decoded some 25 times at once
+                for rows in torch.split(x, ROWS_AT_ONCE)
                 if len(rows)
             ]
             found["log_likelihood"] = np.concatenate([np.empty(0), *scores])
@@ -89,20 +90,33 @@ class Embedder:
         shape, dtype = run.data.shape, DTYPES[run.data.dtype]
         array = values if isinstance(values, list) else np.asarray(values)
         if isinstance(array, list) or array.dtype == object:  # each row is an array, or a picture
-            array = np.stack([_array(value, shape) for value in array]) if len(array) else np.empty((0, *shape), dtype)
+            rows = [_array(value, shape) for value in array]
+            if len(sizes := {row.shape for row in rows}) > 1:
+                found = ", ".join(map(str, sorted(sizes)))
+                raise ValueError(f"the batch has examples of shapes {found}; bring all to the run's, {shape}")
+            array = np.stack(rows) if rows else np.empty((0, *shape), dtype)
         if dtype == np.uint8 and array.dtype.kind in "iu" and array.size and array.min() >= 0 and array.max() <= 255:
             array = array.astype(np.uint8)  # bytes that went through lists come back as larger integers
+        given = array.shape[1:]
         array = _channels_first(array, shape) if is_image_shape(shape) else array
         if array.shape[1:] != shape or (dtype == np.uint8) != (array.dtype == np.uint8):
             raise ValueError(
-                f"examples are {array.dtype} of shape {array.shape[1:]}, the run was trained on {dtype} of shape "
+                f"examples are {array.dtype} of shape {given}, the run was trained on {dtype} of shape "
                 f"{shape}; convert them first"
             )
         if run.data.dtype == "binarised" and not np.isin(array, (0, 255)).all():
             raise ValueError(
                 "the run was trained on black and white images, these are grey; give bytes 0 and 255 alone"
             )
-        return as_model_input(torch.from_numpy(np.array(array, dtype=dtype)))
+        with np.errstate(over="ignore"):  # the check below names what float32 cannot hold
+            numbers = np.array(array, dtype=dtype)
+        bad = ~np.isfinite(numbers).all(axis=tuple(range(1, numbers.ndim)))
+        if bad.any():
+            raise ValueError(
+                f"{counted(int(bad.sum()), 'example')} of the batch (the first is number {int(bad.argmax())}) hold "
+                f"missing or infinite numbers; fill them in or remove them first"
+            )
+        return as_model_input(torch.from_numpy(numbers))
 
 
 def _array(value: Any, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -15,13 +15,12 @@ from bype.data.examples import StoreSource, spread_rows
 from bype.data.origins import name_examples
 from bype.data.store import Split
 from bype.distributions import Distribution
-from bype.evaluation.scores import log_likelihood_by_shared_draws, log_normaliser
+from bype.evaluation.scores import ROWS_AT_ONCE, log_likelihood_by_shared_draws, log_normaliser
 from bype.factors import LinearGaussian
 from bype.models.base import LatentModel
 from bype.models.linear_start import fit_linear
-from bype.run.opened import TrainedRun, came_without_data, own_store
+from bype.run.opened import TrainedRun, find_own_store
 
-_ROWS = 32
 _NAMED_COLUMNS = 3
 
 Floats = NDArray[np.float64]
@@ -141,7 +140,8 @@ def score_examples(
     ----------
     run
         The run. Percentiles, the log ratio, and the columns that made a row unlikely need the data that it was trained
-        on. A run that came without them, such as a model that was shared, gives the other scores.
+        on. A run that came without them, such as a model that was shared, gives the other scores. So does one whose
+        data are gone.
     split_name
         The split of the store; test, or else validation, or else train, if left out.
     data
@@ -157,8 +157,8 @@ def score_examples(
     rows = spread_rows(len(split), options.num_examples or len(split))
     sources = split.origins(rows)
     train = linear = references = average = None
-    if split.fingerprint == run.data.fingerprint or not came_without_data(run.folder, run.data):
-        train = own_store(run.folder, run.data, data).split("train")
+    if (own := find_own_store(run.folder, run.data, data)) is not None:
+        train = own.split("train")
         with stage("fitting the linear model"):
             source, config = run.model.scaled(StoreSource(train)), run.config
             augmentation = Augmentation(config.flips, config.shifts)  # the run learns from flips and shifts too
@@ -255,8 +255,8 @@ class _Scorer:
         source = StoreSource(split, self._model.device)
         parts: list[list[Floats]] = []
         terms: list[Floats] = []
-        for first in range(0, len(rows), _ROWS):
-            chosen = rows[first : first + _ROWS]
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            chosen = rows[first : first + ROWS_AT_ONCE]
             prior = self._prior
             if is_training:
                 prior = self._model.prior.leave_out(prior, torch.from_numpy(chosen))

@@ -57,6 +57,8 @@ class Coreset:
     """The labels that there are."""
     names: tuple[str, ...] = ()
     """Of the features, if they have any."""
+    has_channels_last: bool = False
+    """Whether points with channels are (M, height, width, channels), as the estimator may have them."""
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -97,7 +99,7 @@ class Coreset:
         if self.points.ndim < 3:
             raise ValueError("these points are rows of a table, not images; take to_frame() instead")
         pixels = stored_to_bytes(self.points)
-        if pixels.ndim == 4 and pixels.shape[3] not in (1, 3):
+        if pixels.ndim == 4 and not self.has_channels_last:
             pixels = np.moveaxis(pixels, 1, 3)
         return [Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image) for image in pixels]
 

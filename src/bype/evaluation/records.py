@@ -66,6 +66,8 @@ class Density:
     @property
     def has_few_draws(self) -> bool:
         """Whether so few draws count that the value is clearly too high, by the leading term of its bias."""
+        if self.num_samples == 1:  # then the effective size says nothing
+            return True
         return 0.5 / self.median_effective_sample_size - 0.5 / self.num_samples > _LARGE_BIAS
 
     @property

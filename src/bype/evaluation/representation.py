@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 NEIGHBOUR_COUNTS = (3, 5, 7, 9, 11, 13, 15)
 """As in the paper."""
 
+_SPREADS = 1e-12, 1e12
+"""scikit-learn's t-SNE fails on means that differ by less or more, and may end the process."""
+
 Means = NDArray[np.floating[Any]]
 Labels = NDArray[np.integer[Any]]
 
@@ -58,7 +61,10 @@ def probe_accuracy(references: Means, reference_labels: Labels, queries: Means, 
 
 def can_be_laid_out(means: Means) -> bool:
     """Tell whether there are enough different latent means for a map."""
-    return len(means) >= 5 and bool(np.isfinite(means).all()) and bool(np.ptp(means, axis=0).max() > 0)
+    if len(means) < 5 or not np.isfinite(means).all():
+        return False
+    low, high = _SPREADS
+    return bool(low < np.ptp(means, axis=0).max() < high)
 
 
 def tsne(means: Means) -> NDArray[np.float32]:

@@ -12,7 +12,8 @@ from bype.models.base import LatentModel
 from bype.objective import importance_weighted_bound
 from bype.randomness import SharedRows, generator_for
 
-_ROWS = 80
+ROWS_AT_ONCE = 32
+"""Examples to score at once: each is decoded as many times as the next number says."""
 _DRAWS_AT_ONCE = 25
 
 
@@ -61,5 +62,5 @@ class Scorer:
 
     def log_likelihood(self, x: Tensor, num_draws: int) -> Tensor:
         """Return importance-weighted estimates of log p(x) (B,) for examples (B, *data_shape), in nats."""
-        chunks = [rows.to(self.model.device, torch.float64) for rows in torch.split(x, _ROWS)]
+        chunks = [rows.to(self.model.device, torch.float64) for rows in torch.split(x, ROWS_AT_ONCE)]
         return torch.cat([log_likelihood_by_shared_draws(self.model, rows, num_draws, self.prior) for rows in chunks])

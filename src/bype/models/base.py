@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 from bype.data.scaling import Scaling
 from bype.distributions import DiagonalNormal, Distribution
-from bype.likelihoods import Likelihood
+from bype.likelihoods import PIXEL_RANGE, Likelihood
 from bype.priors.base import ExampleSource, MappedSource, Prior, SelectedRows, TrainingBatch, encode_source
 from bype.randomness import Noise
+
+_FAR_FROM_PIXELS = 10.0
+"""Pixels lie in [0, 1]; those that are drawn with noise may leave this range, but not by so much."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +73,11 @@ class LatentModel(nn.Module, ABC):
 
     def __init__(self, data_shape: tuple[int, ...], likelihood: Likelihood, prior: Prior) -> None:
         super().__init__()
+        if len(data_shape) != 3 and getattr(likelihood, "mean_range", None) == PIXEL_RANGE:
+            raise ValueError(
+                f"{type(likelihood).__name__} keeps its mean in the range of pixels; for features give it "
+                f"mean_range=None, or (0, 1) if they lie there"
+            )
         self.data_shape = tuple(data_shape)
         self.likelihood = likelihood
         self.prior = prior
@@ -130,6 +138,14 @@ class LatentModel(nn.Module, ABC):
                 f"this model takes examples of shape {self.data_shape}, many at a time: (B, *shape), "
                 f"not {tuple(x.shape)}"
             )
+
+    def as_examples(self, x: Tensor) -> Tensor:
+        """Return a user's examples (B, *data_shape) with the model's kind of floats, or say what is wrong with them."""
+        if not x.is_floating_point() or (len(self.data_shape) == 3 and x.numel() and x.abs().max() > _FAR_FROM_PIXELS):
+            what = "bytes" if not x.is_floating_point() else f"numbers up to {float(x.abs().max()):g}"
+            raise ValueError(f"examples are floats, and pixels lie in [0, 1], not {what}; give (bytes + 0.5) / 256")
+        self.require_batch(x)
+        return x.to(next(self.parameters()).dtype)
 
     def flatten(self, x: Tensor) -> Tensor:
         """Turn examples (B, *data_shape) into rows (B, d)."""

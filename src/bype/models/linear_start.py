@@ -48,7 +48,12 @@ def linear_batches(
 
 
 def fit_linear(
-    source: ExampleSource, shape: tuple[int, ...], latent_dim: int, seed: int, augmentation: Augmentation | None = None
+    source: ExampleSource,
+    shape: tuple[int, ...],
+    latent_dim: int,
+    seed: int,
+    augmentation: Augmentation | None = None,
+    noise_variance: float | None = None,
 ) -> LinearGaussian:
     """Fit a linear model with normal noise: one variance for all pixels, or one for each column of a table.
 
@@ -64,9 +69,13 @@ def fit_linear(
         Of the run.
     augmentation
         Of images.
+    noise_variance
+        The one variance of all pixels or columns, if it is known.
     """
-    fit, floor = (probabilistic_pca, PIXEL_FLOOR) if len(shape) == 3 else (factor_analysis, COLUMN_FLOOR)
-    return fit(linear_batches(source, seed, augmentation), latent_dim, floor)
+    batches = linear_batches(source, seed, augmentation)
+    if len(shape) == 3 or noise_variance is not None:
+        return probabilistic_pca(batches, latent_dim, PIXEL_FLOOR, noise_variance)
+    return factor_analysis(batches, latent_dim, COLUMN_FLOOR)
 
 
 @torch.no_grad()
@@ -96,7 +105,8 @@ def start_as_linear(
     if not (isinstance(encoder, DenseEncoder) and isinstance(decoder, DenseDecoder)):
         raise ValueError("only a VAE with dense networks can begin as a linear model")
     source = model.scaled(train)
-    linear = fit_linear(source, model.data_shape, len(encoder.log_variance), seed, augmentation)
+    latent_dim, noise_variance = len(encoder.log_variance), model.likelihood.fixed_variance
+    linear = fit_linear(source, model.data_shape, latent_dim, seed, augmentation, noise_variance)
     encoder.start(linear, float(linear.variance.mean().sqrt().clamp_min(1e-6)))
     decoder.start(linear)
     model.likelihood.start(linear.noise)

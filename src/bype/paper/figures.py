@@ -23,7 +23,8 @@ Found = list[tuple[Line, Any]]
 def figure(item: Item, records: Records, protocol: Protocol) -> tuple[str, bytes] | None:
     """Draw a figure of the runs at a protocol; return its file's ending and content, or None if there are none."""
     found = [(line, next(iter(values.values()))) for line in item.lines if (values := records.values(line, protocol))]
-    if not found:
+    measure = item.lines[0].measure
+    if not found or (measure == "nll" and len({line.labels[1] for line, _ in found}) < 2):  # one size makes no curve
         return None
     remark = ", reduced" if protocol.suffix else ""
     drawers: dict[str, Callable[[Item, Found, str], tuple[str, bytes]]] = {
@@ -32,7 +33,7 @@ def figure(item: Item, records: Records, protocol: Protocol) -> tuple[str, bytes
         "curve": _curves,
         "nll": _sizes,
     }
-    return drawers.get(item.lines[0].measure, _pictures)(item, found, remark)
+    return drawers.get(measure, _pictures)(item, found, remark)
 
 
 def _name(line: Line, remark: str) -> str:

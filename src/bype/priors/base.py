@@ -1,5 +1,6 @@
 """What all priors have in common: the contract, and encoding many examples in little memory."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ Encode = Callable[[Tensor], DiagonalNormal]
 """The model's encoder, q(z | x) for a batch of examples; for two levels, the top one."""
 
 _CHUNK_ROWS = 512
+_CHUNK_NUMBERS = 2**23
+"""Numbers in the examples that are encoded at once: the residual network has activations of some 40 times as many."""
 """How many examples are encoded at once; the activations of more are not held together."""
 _LOG_VARIANCE_START = 0.0
 """Where the log variance shared by all components starts; docs/method/deviations.md says how it was chosen."""
@@ -268,20 +271,27 @@ def into_range(points: Tensor, data_range: tuple[float, float] | None) -> Tensor
     return points if data_range is None else points.clamp(*data_range)
 
 
+def rows_at_once(data_shape: Sequence[int]) -> int:
+    """Return how many examples to encode or decode at once; few, if they are so large that activations fill memory."""
+    return max(1, min(_CHUNK_ROWS, _CHUNK_NUMBERS // max(1, math.prod(data_shape))))
+
+
 def encode_points(encode: Encode, points: Tensor, batch: TrainingBatch | None = None) -> DiagonalNormal:
     """Encode points (M, *data_shape), in one call with a batch if they are few; gradients reach the points.
 
     Many points are encoded a chunk at a time. Where a gradient is wanted, each chunk is then encoded again for it, so
     that no more than one chunk's activations are in memory.
     """
-    if batch is not None and len(points) <= _CHUNK_ROWS:
+    size = rows_at_once(points.shape[1:])
+    if batch is not None and len(points) <= size:
         return batch.encode_with(points)
-    return _encode_chunks(encode, torch.split(points, _CHUNK_ROWS))
+    return _encode_chunks(encode, torch.split(points, size))
 
 
 def encode_source(encode: Encode, source: ExampleSource, device: torch.device) -> DiagonalNormal:
     """Encode every example of a source, a chunk at a time; no more than one chunk's pixels are in memory."""
-    rows = torch.split(torch.arange(len(source)), _CHUNK_ROWS)
+    shape = source.take(torch.arange(min(1, len(source)))).shape[1:]
+    rows = torch.split(torch.arange(len(source)), rows_at_once(shape))
     return _encode_chunks(lambda chunk: encode(source.take(chunk).to(device)), rows)
 
 

@@ -34,6 +34,11 @@ class VampPrior(Prior):
 
     def __init__(self, pseudo_inputs: Tensor, data_range: tuple[float, float] | None = (0.0, 1.0)) -> None:
         super().__init__()
+        # Pseudo-inputs of images may begin outside, as those of the authors' program do.
+        if data_range is not None and pseudo_inputs.ndim == 2:
+            low, high = data_range
+            if not (low <= pseudo_inputs.min() and pseudo_inputs.max() <= high):
+                raise ValueError(f"pseudo-inputs lie outside {data_range}; for features give data_range=None")
         self.pseudo_inputs = nn.Parameter(pseudo_inputs.clone())
         self.data_range = data_range
 

@@ -72,7 +72,7 @@ class Rule(nn.Module):
         """
         return []
 
-    def step(self, model: LatentModel, terms: ELBOTerms, summed: Sequence[Tensor]) -> None:
+    def step(self, model: LatentModel, terms: ELBOTerms, summed: Sequence[Tensor] | None = None) -> None:
         """Move the pseudocoreset beside a training step; ``summed`` is what :meth:`to_sum` returned, after the sum."""
 
     def update(

@@ -143,7 +143,10 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
     @torch.no_grad()
     def refresh(self, encode: Encode) -> None:
         """Put every target where the encoder puts its point. The first training step does so by itself."""
-        self.targets.copy_(encode_points(encode, self.pseudocoreset.points).mean)
+        means = encode_points(encode, self.pseudocoreset.points).mean
+        if means.shape != self.targets.shape:
+            raise ValueError(f"the encoder has {means.shape[1]} latents, and this prior {self.targets.shape[1]}")
+        self.targets.copy_(means)
 
     @torch.no_grad()
     def advance(self, rows: slice, places: Tensor) -> None:

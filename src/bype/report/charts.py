@@ -11,6 +11,8 @@ WIDTH = 420
 """The width of every chart."""
 _HEIGHT = 250
 _FEW = 8
+_NARROW = 1e-9
+"""A range is widened if it is narrower than this, as a share of its end: its ticks would be the same number."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 68, 18, 10, 36
 
 
@@ -213,7 +215,7 @@ def _useful_top(ys: Sequence[float]) -> float:
 
 
 def _scales(low_x: float, high_x: float, low_y: float, high_y: float) -> tuple[_Scale, _Scale]:
-    if high_x <= low_x:
+    if high_x - low_x <= _NARROW * max(1.0, abs(high_x)):
         low_x, high_x = low_x - 0.5, low_x + 0.5
     across = _Scale(low_x, high_x, _LEFT, WIDTH - _RIGHT)
     return across, _Scale(low_y, high_y, _HEIGHT - _BOTTOM, _TOP)

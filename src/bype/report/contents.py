@@ -33,6 +33,8 @@ CLASS_POINTS = 4
 """So many points of a class are shown, if it has them."""
 MOST_CLASSES = 20
 """So many classes are shown."""
+MOST_FEATURES = 20
+"""So many columns of a table are shown."""
 _CLASS_SAMPLES = 8
 _QUICK_SCORES = ScoreOptions(num_samples=20, num_references=500, num_examples=500)
 """Enough to find the least likely examples in seconds; ``bype score`` takes more draws and all examples."""
@@ -212,10 +214,13 @@ def _classes(run: TrainedRun, points: Coreset, generator: torch.Generator) -> li
 
 def _feature_summary(run: TrainedRun, store: Store, generator: torch.Generator) -> FeatureSummary:
     split = store.split("train")  # a test split may have a few rows only
-    data = split.read(spread_rows(len(split), 2000)).astype(np.float64)
-    made = generation.sample(run.model, 2000, generator=generator).double().numpy()
+    shown = slice(MOST_FEATURES)
+    data = split.read(spread_rows(len(split), 2000))[:, shown].astype(np.float64)
+    prior = run.model.prior_distribution()
+    parts = [generation.sample(run.model, 200, prior=prior, generator=generator)[:, shown] for _ in range(10)]
+    made = torch.cat(parts).double().numpy()
     return FeatureSummary(
-        run.data.column_names(),
+        run.data.column_names()[shown],
         data.mean(0).tolist(),
         data.std(0).tolist(),
         made.mean(0).tolist(),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bype.evaluation.pseudopoints import Coreset
 from bype.report.blocks import card, heading, key, picture_of, section, table, thumbnail
 from bype.report.charts import Series, line_chart, scatter, weights_chart
-from bype.report.contents import CLASS_POINTS, MOST_CLASSES, MOST_IMAGES, ClassOfPoints, RunContents
+from bype.report.contents import CLASS_POINTS, MOST_CLASSES, MOST_FEATURES, MOST_IMAGES, ClassOfPoints, RunContents
 from bype.report.markup import Markup, element, minus
 from bype.report.style import NUM_COLOURS, OTHERS
 from bype.wording import counted
@@ -126,9 +126,9 @@ def _points(runs: Sequence[RunContents], run: RunContents, points: Coreset) -> l
     return cards
 
 
-_MAX_FEATURES, _MAX_POINTS = 20, 8
+_MAX_POINTS = 8
 _POINTS_CAPTION = (
-    f"The heaviest points, up to {_MAX_POINTS}, one in each column, with up to {_MAX_FEATURES} features. ",
+    f"The heaviest points, up to {_MAX_POINTS}, one in each column, with up to {MOST_FEATURES} features. ",
     element("code", "bype coreset"),
     " writes all points.",
 )
@@ -154,7 +154,7 @@ def _rows_of_points(run: RunContents, points: Coreset) -> Markup:
     values = points.points[shown].T
     rows += [
         (name, [_short(value) for value in line]) for name, line in zip(run.data.column_names(), values, strict=True)
-    ][:_MAX_FEATURES]
+    ][:MOST_FEATURES]
     return table([], rows)
 
 
@@ -249,11 +249,11 @@ def features(runs: Sequence[RunContents]) -> Markup:
                 features.sample_spread,
                 strict=True,
             )
-        ][:_MAX_FEATURES]
+        ]
         cards.append(card(heading(runs, run), table(["", "data", "samples"], rows)))
     if not cards:
         return Markup("")
-    text = f"Mean ± standard deviation of each feature, up to {_MAX_FEATURES} of them, in the data and in samples."
+    text = f"Mean ± standard deviation of each feature, up to {MOST_FEATURES} of them, in the data and in samples."
     return section("Features", text, element("div", *cards, class_="cards"))
 
 
@@ -281,6 +281,11 @@ def unusual(runs: Sequence[RunContents]) -> Markup:
         text += (
             " The log p(x) of a Bernoulli likelihood is no density, and that of the linear model is: use the log ratio "
             "only to rank examples."
+        )
+    if any(run.unusual and run.config.likelihood in ("squared-error", "discretised-logistic") for run in runs):
+        text += (
+            " Here log p(x) is a density of pixels in [0, 1], or of columns. The negative log-likelihood above is on "
+            "another scale."
         )
     return section("Least likely examples", text, element("div", *cards, class_="cards"))
 

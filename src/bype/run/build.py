@@ -88,6 +88,8 @@ def require_fitting(config: TrainingConfig, shape: tuple[int, ...], num_train: i
         raise ConfigError(f"the network {config.network} takes images; for feature vectors choose vae or hvae")
     if (config.flips or config.shifts) and not is_image:
         raise ConfigError("flips and shifts are for images; leave them out")
+    if is_image and config.shifts >= min(shape[1:]):
+        raise ConfigError(f"shifts of {config.shifts} pixels leave nothing of images of {shape[2]} x {shape[1]}")
     if config.likelihood in ("bernoulli", "discretised-logistic") and not is_image:
         raise ConfigError(f"the likelihood {config.likelihood} is for pixels; for features choose learned-gaussian")
     if config.likelihood in ("conditional-gaussian", "robust-gaussian") and config.network != "dense":

@@ -1,6 +1,7 @@
 """Choosing a config that suits the data: what ``bype fit`` and the estimator begin with."""
 
 import dataclasses
+import math
 from typing import Literal
 
 import torch
@@ -59,6 +60,8 @@ def suitable_config(
     is_image = len(shape) == 3
     num_validation = store.manifest.splits["validation"].num_rows if "validation" in store.manifest.splits else 0
     every = "4 percent" if num_validation <= _CHEAP_VALIDATION else "10 percent"
+    if latent_dim is not None and latent_dim > math.prod(shape):
+        raise ConfigError(f"an example has {math.prod(shape)} numbers; choose a latent_dim of at most so many")
     usual_dim = max(1, min(40, num_train // _EXAMPLES_A_LATENT, 40 if is_image else shape[0] // 2))
     num_points = max(min(2, components), min(components, num_train // 4))
     config = TrainingConfig(
@@ -105,7 +108,7 @@ def _with_augmentation(config: TrainingConfig, store: Store) -> TrainingConfig:
     with torch.no_grad():
         best = Augmentation()
         highest = score(best)
-        for shifts in _SHIFTS:
+        for shifts in (shifts for shifts in _SHIFTS if shifts < min(store.manifest.shape[1:])):
             shifted = Augmentation(shifts=shifts)
             if (found := score(shifted)) <= highest:
                 break

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from bype.data.decode import check_fields
 from bype.pseudocoreset.settings import PSVISettings, RuleSettings, TrackingSettings, setting
@@ -104,8 +104,10 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         """Fill in the rule, and check each field and what must fit together."""
-        try:
-            check_fields(self)
+        is_rule = self.rule is None or isinstance(self.rule, (dict, *get_args(RuleSettings)))
+        _require(is_rule, f"rule must be settings, such as bype.PSVISettings(), not {self.rule!r}")
+        try:  # the rule may be a dict, as `to_fields` gives it
+            object.__setattr__(self, "rule", check_fields(self)["rule"])
         except ValueError as error:
             raise ConfigError(str(error)) from error
         if self.rule is None and self.prior == "bype":

@@ -13,6 +13,7 @@ from bype.data.files import READ_FLAGS, FileError, parse_json
 from bype.system import open_file
 
 _MAX_LINE_BYTES, _MAX_METRICS_BYTES = 2**16, 2**27
+_MOST_EPOCHS = 1e15
 """A line has some hundred bytes; the file may have so many that a run could be validated after every step."""
 
 
@@ -23,6 +24,10 @@ class MetricsLine:
     step: int
     epoch: float
     parts: dict[str, dict[str, float]]
+
+    def __post_init__(self) -> None:
+        if self.step < 0 or not 0 <= self.epoch <= _MOST_EPOCHS:
+            raise ValueError(f"step {self.step} and epoch {self.epoch}")
 
 
 def read_metrics(folder: Path) -> list[MetricsLine]:

@@ -11,6 +11,7 @@ from bype.data.examples import StoreSource
 from bype.data.files import to_json, write_synced
 from bype.data.manifest import PIXELS
 from bype.data.store import Split, Store, is_store
+from bype.distributed import device_named
 from bype.models.base import LatentModel
 from bype.priors import ExampleSource
 from bype.run.build import build_model, model_bytes, require_known_classes
@@ -63,6 +64,7 @@ class TrainedRun:
             Where the model is to be.
         """
         folder, data = Path(folder), None if data is None else Path(data)
+        device = device_named(device) if isinstance(device, str) else device
         if not (folder / "config.json").exists():
             if not folder.exists():
                 raise RunError(f"{folder} does not exist; give a run, such as bype fit makes")
@@ -161,9 +163,14 @@ def best_checkpoint(folder: Path) -> tuple[CheckpointFolder, int]:
 
 def write_model(folder: Path, config: TrainingConfig, data: DataIdentity, step: int, model: dict[str, Tensor]) -> None:
     """Write a model into an empty folder as a run directory, with nothing to resume from."""
+    write_config(folder, config, data)
+    CheckpointFolder(folder / "best", 1).save(Checkpoint(step, model, {}, {}))
+
+
+def write_config(folder: Path, config: TrainingConfig, data: DataIdentity) -> None:
+    """Write the config of a run and what it remembers of its data."""
     fields = {"config": config.to_fields(), "data": asdict(data)}
     write_synced(folder / "config.json", to_json({"version": FORMAT_VERSION, **fields}))
-    CheckpointFolder(folder / "best", 1).save(Checkpoint(step, model, {}, {}))
 
 
 class BlankSource:
@@ -206,6 +213,14 @@ def own_store(run: Path, identity: DataIdentity, other: Path | str | None) -> St
     if isinstance(found, str):
         raise RunError(f"{found}; move them to {run / 'store'}")
     return found
+
+
+def find_own_store(run: Path, identity: DataIdentity, other: Path | str | None) -> Store | None:
+    """Return what :func:`own_store` opens, or nothing if ``other`` is another store and the run's own is gone."""
+    if other is None or Store(other).manifest.fingerprint == identity.fingerprint:
+        return open_store(run, identity, other)
+    found = _find_store(run, identity, None)
+    return None if isinstance(found, str) else found
 
 
 def came_without_data(run: Path, identity: DataIdentity) -> bool:

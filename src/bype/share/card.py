@@ -148,7 +148,10 @@ def _plain(text: str, most: int = _MOST_CHARACTERS) -> str:
     """Return text of the data on one line, so that none of it is taken for Markdown or HTML."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     short = line if len(line) <= most else f"{line[: most - 1]}…"
-    return re.sub(r"([\\`*_{}\[\]<>|#!~])", r"\\\1", short).replace("\\<", "&lt;").replace("\\>", "&gt;")
+    readable = short.replace("&", "&amp;")
+    without_links = re.sub(r":(?=//)|(?<=www)\.", lambda found: f"&#{ord(found[0])};", readable, flags=re.IGNORECASE)
+    escaped = re.sub(r"([\\`*_{}\[\]<>|!~]|(?<!&)#)", r"\\\1", without_links)
+    return escaped.replace("\\<", "&lt;").replace("\\>", "&gt;")
 
 
 @torch.no_grad()

@@ -11,7 +11,8 @@ from bype.data.files import FileError, new_folder
 from bype.data.sources.base import require_package
 from bype.data.sources.hub import hub_errors
 from bype.run.checkpoint import CheckpointFolder
-from bype.run.opened import TrainedRun
+from bype.run.directory import read_config
+from bype.run.opened import TrainedRun, write_config
 from bype.wording import first_line
 
 _FILES = ("config.json", "evaluation.json", "audit.json", "estimator.json", "coreset.safetensors")
@@ -68,7 +69,8 @@ def download(
 def copy_known_files(snapshot: Path, out: Path) -> None:
     """Copy the files that bype reads to a new folder, if they hold a model.
 
-    A snapshot consists of links, which no reader here follows.
+    A snapshot consists of links, which no reader here follows. A place of the data on the machine that made the model
+    is removed: this machine is not to look there.
     """
     names = list(_FILES)
     for step in CheckpointFolder(snapshot / "best", 1).steps()[:1]:
@@ -78,6 +80,9 @@ def copy_known_files(snapshot: Path, out: Path) -> None:
             if (snapshot / name).is_file():
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(snapshot / name, partial / name)
+        if (partial / "config.json").exists():  # else opening says what is missing
+            config, data = read_config(partial)
+            write_config(partial, config, data.without_place())
         TrainedRun.open(partial)
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,7 +29,7 @@ class _Mark(NamedTuple):
 
 
 class Display:
-    """Shows nothing; the base class of displays."""
+    """Shows no progress; the base class of displays."""
 
     def begin(self, steps_per_epoch: int, step: int, share: float) -> None:
         """Begin, or resume after ``step`` steps, which are this share of the training."""
@@ -41,6 +42,7 @@ class Display:
 
     def warn(self, message: str) -> None:
         """Warn of a problem that does not stop training."""
+        warnings.warn(message, stacklevel=2)
 
     def close(self) -> None:
         """Give the terminal back."""

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import torch
+
 from bype.data.store import Store
 from bype.run.build import require_fitting, require_white
 from bype.run.config import TrainingConfig
@@ -16,13 +18,13 @@ from bype.training.reporter import Reporter
 _STEPS = 8
 
 
-def dry_run(config: TrainingConfig, data: Path) -> Iterator[str]:
+def dry_run(config: TrainingConfig, data: Path, device: torch.device) -> Iterator[str]:
     """Describe in lines how large the model is and how long an epoch takes; nothing is written."""
     store = Store(data)
     split = store.split("train")
     require_fitting(config, split.shape, len(split))
     require_white(config, split)
-    trainer = Trainer(config, store, Reporter())
+    trainer = Trainer(config, store, Reporter(), device=device)
     model = trainer.model
     parameters = sum(p.numel() for p in model.parameters())
     state = sum(math.prod(t.shape) * t.element_size() for t in model.state_dict().values())

@@ -17,11 +17,12 @@ from bype.data.augment import Augmentation
 from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.order import Rows, derive_key
 from bype.data.store import Split, Store
-from bype.distributed import Group, GroupError
+from bype.distributed import Group, GroupError, device_named
 from bype.models.linear_start import linear_batches, start_as_linear
 from bype.networks.dense import draw_dropout
 from bype.objective import ELBOTerms
-from bype.pseudocoreset.settings import OwnSettings
+from bype.pseudocoreset.rule import Rule
+from bype.pseudocoreset.settings import OwnSettings, TrackingSettings
 from bype.randomness import BatchSlice, generator_for
 from bype.run.build import labels_for, require_fitting, require_known_classes, require_white, scaling_for
 from bype.run.checkpoint import Checkpoint
@@ -31,7 +32,7 @@ from bype.run.identity import DataIdentity
 from bype.run.lock import stale_seconds
 from bype.span import Span
 from bype.training.average import RunningAverage
-from bype.training.display import Display
+from bype.training.display import Display, display_here
 from bype.training.monitor import Timings
 from bype.training.optimizer import rounding
 from bype.training.reporter import Reporter, RunReporter
@@ -70,7 +71,7 @@ def train(
     config: TrainingConfig,
     data: Path | str,
     out: Path | str,
-    display: Display | None = None,
+    display: Display | bool = False,
     group: Group | None = None,
     device: torch.device | str = "cpu",
     rule: OwnRule | None = None,
@@ -86,7 +87,7 @@ def train(
     out
         The run directory.
     display
-        Shows progress.
+        Whether to print the progress.
     group
         The processes that share the work; each makes this call. The first one writes.
     device
@@ -96,6 +97,7 @@ def train(
         or a function that returns one. The run records its name, and resumes only with this rule.
     """
     group = group or Group()
+    device = device_named(device) if isinstance(device, str) else device
     store = Store(data)
     if rule is not None:
         config = _with_own_rule(config, rule)
@@ -113,7 +115,9 @@ def train(
         reporter = Reporter()
         if run is not None:
             run.save_or_compare_config(config, identity)
-            reporter = RunReporter(run, display or Display())
+            if isinstance(display, bool):
+                display = display_here() if display else Display()
+            reporter = RunReporter(run, display)
         at_end.callback(reporter.close)
         trainer = None
         try:
@@ -153,6 +157,13 @@ def _require_to_see_the_run(out: Path, group: Group) -> None:
 
 
 def _with_own_rule(config: TrainingConfig, rule: OwnRule) -> TrainingConfig:
+    """Return the config with the name of a user's rule, in place of the rule that it has by default."""
+    if isinstance(rule, Rule):
+        raise ConfigError("rule must be a class, or a function that makes a rule for a model, not a finished rule")
+    if not callable(rule):
+        raise ConfigError("rule is for a rule of your own; settings of a known one go into TrainingConfig(rule=...)")
+    if not isinstance(config.rule, TrackingSettings | OwnSettings | None):
+        raise ConfigError(f"the config has the rule {config.rule.name} already; leave one of the two out")
     if config.prior != "bype":
         raise ConfigError(f"a rule moves a pseudocoreset, and the prior {config.prior} has none; take the prior bype")
     return dataclasses.replace(config, rule=OwnSettings(rule=_name_of(rule)))
@@ -244,7 +255,7 @@ class Trainer:
         with self._stop.listening():
             self._schedule.resume(self.state.step)
             self._reporter.begin(self.state, steps_per_epoch, self._schedule.share, self._timings)
-            self._warn_of_a_long_warm_up()
+            self._warn_of_a_long_warm_up(self._schedule.last_beta)
             if not self._is_complete():
                 self._reporter.return_to_best(self.state.best_step)
             if self.state.step == 0 and self._config.network == "dense":
@@ -259,6 +270,8 @@ class Trainer:
                 if self._is_checkpoint_due():
                     self._snapshot.save(self.state)
             self._snapshot.save(self.state)
+            if self._schedule.last_beta is None and self.state.step > 0:  # only now is it known which step is the last
+                self._warn_of_a_long_warm_up(self._schedule.beta(self.state.step - 1))
             is_finished = self._is_complete() and not self.state.is_update_due
             if is_finished and self.state.has_terms:
                 self._validate(is_last=True)  # after the checkpoint: a longer run continues as if it had not been made
@@ -266,9 +279,9 @@ class Trainer:
             return Outcome("finished", self.state.step, self.state.best, self._stop.signal)
         return Outcome("stopped", self.state.step, self.state.best, self._stop.signal or signal.SIGTERM)
 
-    def _warn_of_a_long_warm_up(self) -> None:
-        """Warn if training ends before the KL terms have their full weight."""
-        weight, config = self._schedule.last_beta, self._config
+    def _warn_of_a_long_warm_up(self, weight: float | None) -> None:
+        """Warn if training ends before the KL terms have their full weight; ``weight`` is the last, if it is known."""
+        config = self._config
         if weight is not None and weight < 1:
             self._reporter.warn(
                 f"the KL terms only reach {weight:.2g} of their weight: the warm-up of {config.warm_up} is longer than "

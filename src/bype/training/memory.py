@@ -67,6 +67,9 @@ class _Keeper(Reporter):
     def log(self, step: int, epoch: float, line: dict[str, Any]) -> None:
         self._display.show(step, line)
 
+    def warn(self, message: str) -> None:
+        self._display.warn(message)
+
     def save(self, checkpoint: Checkpoint) -> None:
         if self.best is None:
             self.newest = _copied(checkpoint)

@@ -15,7 +15,7 @@ from bype.priors import ExampleSource
 from bype.pseudocoreset.rule import Rule
 from bype.randomness import Randomness, RowRandomness
 from bype.run.build import build_model, build_rule
-from bype.run.config import TrainingConfig
+from bype.run.config import ConfigError, TrainingConfig
 from bype.training.optimizer import NormalisedAdam
 
 OwnRule = Callable[[LatentModel], Rule]
@@ -85,8 +85,10 @@ class TrainingStep:
         """
         model = build_model(config, shape, train, scaling, labels).to(device)
         optimizer = NormalisedAdam(model.named_parameters(), config.learning_rate, config.normalise_gradients)
-        rule = build_rule(config.rule, model) if own_rule is None else own_rule(model).to(device)
-        return cls(model, rule, optimizer, group)
+        rule = build_rule(config.rule, model) if own_rule is None else own_rule(model)
+        if not isinstance(rule, Rule):
+            raise ConfigError(f"the rule of your own must be a bype.Rule, not {type(rule).__name__}")
+        return cls(model, rule.to(device), optimizer, group)
 
     def __call__(
         self,

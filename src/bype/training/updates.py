@@ -2,6 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
 
 from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.order import derive_key
@@ -15,6 +18,11 @@ from bype.run.directory import RunError
 
 class _StoppedError(Exception):
     """A request to stop came during an update."""
+
+
+def _numbers(found: dict[str, Any] | None) -> dict[str, float]:
+    """Return what an update found as numbers for a line of metrics; a user's rule may return tensors, or nothing."""
+    return {name: value.item() if isinstance(value, Tensor) else value for name, value in (found or {}).items()}
 
 
 class Updates:
@@ -63,7 +71,7 @@ class Updates:
         """
         try:
             with unchanged_if_it_fails(self._model.prior, self._rule):
-                found = self._rule.update(self._model, self._batches(step), validation_kl=self._validation_kl)
+                found = _numbers(self._rule.update(self._model, self._batches(step), validation_kl=self._validation_kl))
                 broken = [name for name, value in found.items() if not math.isfinite(value)]
                 if broken and not found.get("taken_back"):
                     raise ValueError(f"{' and '.join(broken)}: not a finite number; try a smaller step size")

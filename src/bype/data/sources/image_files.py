@@ -270,12 +270,21 @@ def _look(file: Path | BytesIO) -> tuple[str, tuple[int, int], bool] | str:
             if isinstance(image, TiffImageFile):  # some versions of Pillow give the size as displayed, others do not
                 size = image.tag_v2[_TIFF_WIDTH], image.tag_v2[_TIFF_HEIGHT]
                 has_more_pages = image.tag_v2.next > 0  # where the second page is; it is not read, and may be damaged
-            mode = image.mode
-            if mode in ("P", "PA"):
-                mode = image.palette.mode if image.palette else "RGB"
-            return mode, (size[1], size[0]) if turned else size, has_more_pages
+            return _mode_of_pixels(image), (size[1], size[0]) if turned else size, has_more_pages
     except _UNREADABLE as error:
         return _reason(error)
+
+
+def _mode_of_pixels(image: Image.Image) -> str:
+    """Return the mode of an image; one with a palette is grey if all colours of the palette are."""
+    if image.mode not in ("P", "PA"):
+        return image.mode
+    if image.palette is None:
+        return "RGB"
+    sample = Image.new("P", (1, 1))
+    sample.putpalette(image.palette)
+    colours = np.asarray(sample.getpalette("RGB")).reshape(-1, 3)
+    return "L" if (colours == colours[:, :1]).all() else "RGB"
 
 
 def _read_pixels(file: Path | BytesIO, channels: int, size: tuple[int, int] | None) -> NDArray[np.uint8] | str:

@@ -153,11 +153,11 @@ def _classes(tables: Sequence["_Table"]) -> tuple[list[str] | None, dict[Any, in
         return names, numbers
     try:
         found = {label for table in tables for label in table.distinct_labels()}
-        if known is not None and not found <= set(numbers):
-            raise SourceError("labels that are unknown")
     except SourceError:
         if not first.may_lack_labels:
             raise
+        found = None
+    if found is None or (known is not None and not found <= set(numbers)):
         for table in tables:
             table.leave_labels()
         return None, None
