@@ -119,6 +119,9 @@ def measure(data: str, store: Store, seed: int, steps: int, sizes: tuple[int, ..
     """Fill what is missing of a record."""
     path = out / f"{data}-{seed}.json"
     record = json.loads(path.read_text()) if path.exists() else {"data": data, "seed": seed, "accuracy": {}}
+    now = {"fingerprint": store.manifest.fingerprint, "steps": steps}
+    if record.get("accuracy") and (was := {name: record.get(name) for name in now}) != now:
+        raise SystemExit(f"{path} is of {was}, not of {now}; choose another --out")
     record |= {
         "commit": commit(),
         "machine": machine(),

@@ -3,12 +3,16 @@
 import os
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+
+from bype.paper import provenance
+
+_COMMIT = provenance.commit() or "unknown"
+"""Read first: somebody may commit during a training of hours."""
 
 
 def machine() -> str:
@@ -18,8 +22,8 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """Return the commit that is checked out."""
-    return subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()  # noqa: S607
+    """Return the commit that was checked out when this process began, and whether the library was changed since."""
+    return _COMMIT
 
 
 def head(*names: str) -> Iterator[str]:

@@ -327,7 +327,8 @@ def pages(out: Path) -> Iterator[str]:
     if images:
         yield from head(
             "images", "seed", "ours", "PCA", "PCA, same flips and shifts", "factor analysis", "mean image",
-            "ours − PCA, bits per dimension", "gained in training", "kNN (K = 5), %", "on PCs, %", "squared error",
+            "ours − PCA, bits per dimension", "its error, nats", "test images",
+            "gained in training", "kNN (K = 5), %", "on PCs, %", "squared error",
             "of PCA", "effective sample size",
         )  # fmt: skip
         for record in images:
@@ -341,7 +342,8 @@ def pages(out: Path) -> Iterator[str]:
             yield (
                 f"| {record['set']} | {record['seed']} | {nats['ours']:,.1f} | {pca:,.1f} | "
                 f"{nats['PCA of the same flips and shifts']:,.1f} | {factors} | {nats['no latents']:,.1f} | "
-                f"{bits:+.3f} | {baseline['gain_in_training']:.1f} | {accuracy[0]} | {accuracy[1]} | "
+                f"{bits:+.3f} | {baseline['error_of_difference']:.1f} | {baseline['num_examples']} | "
+                f"{baseline['gain_in_training']:.1f} | {accuracy[0]} | {accuracy[1]} | "
                 f"{baseline['own_squared_error']:.2f} | {baseline['squared_error']:.2f} | {_draws(record):.1f} |"
             )
         yield ""

@@ -127,20 +127,24 @@ def page(out: Path) -> Iterator[str]:
         if not any(records.values()):
             continue
         nats = {
-            start: [record["density"]["negative_log_likelihood"]["value"] for record in of]
+            start: {record["seed"]: record["density"]["negative_log_likelihood"]["value"] for record in of}
             for start, of in records.items()
         }
-        costs = [noise - examples for examples, noise in zip(*(nats[start] for start in STARTS), strict=True)]
-        error = statistics.stdev(costs) / len(costs) ** 0.5
+        examples, noise = (nats[start] for start in STARTS)
+        costs = [noise[seed] - examples[seed] for seed in sorted(noise.keys() & examples.keys())]
         for start, of in records.items():
-            cost = f"{statistics.mean(costs):+.1f} ± {error:.1f}" if start == "noise" else ""
+            if not of:
+                continue
+            cost = f"{statistics.mean(costs):+.1f}" if costs and start == "noise" else ""
+            if cost and len(costs) > 1:
+                cost += f" ± {statistics.stdev(costs) / len(costs) ** 0.5:.1f}"
             linear = of[0]["linear"]
             shares = [
                 f"{100 * max(record['groups'][kind]['closer']['share'] for record in of):.1f}%"
                 for kind in ("points", "samples")
             ]
             cells = (
-                *(name, start, f"{statistics.mean(nats[start]):.1f}", cost),
+                *(name, start, f"{statistics.mean(nats[start].values()):.1f}", cost),
                 "" if linear is None else f"{statistics.mean(record['linear'] for record in of):.1f}",
                 *(*shares, f"{sum(record['are_copies'] for record in of)} of {len(of)}"),
             )

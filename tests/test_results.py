@@ -2,9 +2,11 @@
 
 import json
 import re
+import shutil
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ablation
@@ -229,3 +231,26 @@ def test_the_table_of_starts_has_the_records():
         of_joint = of_joint or values
         differences = [value - other for value, other in zip(values, of_joint, strict=True)]
         assert above == ("0" if values is of_joint else ablation.mean(differences))
+
+
+def test_a_detector_is_ranked_among_the_others_and_one_score_of_ours():
+    names = ["log_likelihood", "reconstruction", "knn", "lof"]
+    areas = np.array([[0.9, 0.95, 0.8, 0.7], [0.5, 0.95, 0.8, 0.7]])
+    assert outliers.places(areas, names).tolist() == [[1, 1, 2, 3], [3, 1, 1, 2]]
+
+
+def test_seeds_of_one_table_count_once(tmp_path):
+    for path in (ROOT / "results" / "outliers").glob("4*-normal-0.json"):
+        record = json.loads(path.read_text())
+        for seed in (0, 1):
+            (tmp_path / f"{record['table']}-normal-{seed}.json").write_text(json.dumps(record))
+    (title, *_) = outliers.pages(tmp_path)
+    assert title == f"## Fitted to normal rows alone: {len(list(tmp_path.iterdir())) // 2} tables"
+
+
+def test_the_page_of_points_that_start_as_noise_is_printed_from_the_pairs_that_there_are(tmp_path):
+    for name in ("breast-cancer-examples-0", "breast-cancer-noise-0", "breast-cancer-examples-1"):
+        shutil.copy(ROOT / "results" / "points-start" / f"{name}.json", tmp_path)
+    _, _, examples, noise = points_start.page(tmp_path)
+    assert "| examples |" in examples
+    assert "±" not in noise

@@ -4,6 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
+import bype
 from bype.evaluation import generation
 from bype.evaluation.generation import embed, generate_like, interpolate, reconstruct, sample
 from bype.models import conv_hvae, mlp_hvae, mlp_vae
@@ -179,3 +180,26 @@ def test_odd_requests_are_refused():
 
 def mixture_prior_of_images() -> PseudocoresetPrior:
     return PseudocoresetPrior(Pseudocoreset(torch.rand(3, 1, 8, 8), 10))
+
+
+def test_a_run_in_place_of_a_model_is_answered_by_the_way_out_and_the_other_way_round(trained_gaussian, tmp_path):
+    run = bype.TrainedRun.open(trained_gaussian)
+    x = torch.rand(2, *run.data.shape)
+    for use in (
+        lambda: sample(run, 3),
+        lambda: embed(run, x),
+        lambda: reconstruct(run, x),
+        lambda: interpolate(run, x[0], x[1], 3),
+    ):
+        with pytest.raises(TypeError, match=r"give a model, such as run.model of a bype.TrainedRun, not TrainedRun"):
+            use()
+    for use in (
+        bype.evaluate,
+        bype.coreset,
+        bype.score_examples,
+        bype.audit_run,
+        lambda run: bype.export_onnx(run, tmp_path / "out"),
+    ):
+        for wrong, name in ((run.model, "HierarchicalVAE"), (str(trained_gaussian), "str")):
+            with pytest.raises(TypeError, match=rf"give a run, bype.TrainedRun.open\(folder\), not {name}"):
+                use(wrong)

@@ -239,6 +239,26 @@ def test_a_record_of_other_data_is_not_mixed_with_these(filled, stores, tmp_path
     assert "is of other data than the store; choose another --out" in printed
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "named"),
+    [
+        (("run", "learning_rate"), 0.123, "learning_rate"),
+        (("run", "rule", "live_points"), 3, "live_points"),
+        (("results", "evaluations", 0, "density", "num_samples"), 2, "draws or test images"),
+    ],
+)
+def test_a_record_of_another_protocol_is_not_taken_for_this_one(filled, stores, tmp_path, capsys, place, value, named):
+    out = Path(shutil.copytree(filled, tmp_path / "out"))
+    (path,) = out.glob("mnist-vae-ours-500-0*/record.json")
+    content = inner = json.loads(path.read_text())
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    path.write_text(json.dumps(content))
+    assert main(command(stores, out, "table1", "--only", "mnist/vae/ours-500")) == 1
+    assert f"has another {named} than the protocol; move it away to run the cell" in capsys.readouterr().out
+
+
 def test_a_model_of_other_data_is_not_measured_on_these(filled, tmp_path, capsys):
     """As if the command had been killed before it wrote the record, and the store were then prepared anew."""
     image_store(tmp_path, count=800)

@@ -26,7 +26,7 @@ from bype.evaluation.neighbours import Nearest, nearest
 from bype.priors.base import ExampleSource, MappedSource
 from bype.randomness import generator_for
 from bype.run.directory import RunError
-from bype.run.opened import TrainedRun, open_store
+from bype.run.opened import TrainedRun, open_store, require_run
 
 _ROUNDING = {"pixels": 0.5 / 256, "scaled columns": 1e-6}
 """Two examples are equal if they differ by less in each number. For pixels, the bytes of a picture are then equal."""
@@ -68,6 +68,7 @@ def audit_run(
     stage
         Called with the title of each stage.
     """
+    require_run(run)
     if not 1 <= num_samples <= MAX_SAMPLES:
         raise ValueError(f"num_samples must be between 1 and {MAX_SAMPLES:,}, not {num_samples}")
     store = open_store(run.folder, run.data, data)

@@ -22,7 +22,7 @@ from bype.evaluation.records import Density, Evaluation, Map, Representation, ch
 from bype.evaluation.representation import can_be_laid_out, knn_accuracy, probe_accuracy, tsne
 from bype.randomness import generator_for
 from bype.run.directory import RunError
-from bype.run.opened import TrainedRun, own_store
+from bype.run.opened import TrainedRun, own_store, require_run
 from bype.wording import counted
 
 _MAX_REFERENCES = 100_000
@@ -68,6 +68,7 @@ def evaluate(
         The processes that share the estimate of the likelihood, of which this is the first; the others call
         :func:`assist`. The rest takes little time, and this process does it alone.
     """
+    require_run(run)
     if max_examples is not None and max_examples < 1:
         raise ValueError(f"max_examples must be at least 1, not {max_examples}")
     store = run.store(data)

@@ -47,6 +47,7 @@ def sample(
     generator
         Random numbers for all draws.
     """
+    _require_model(model)
     if count < 1:
         raise ValueError(f"count must be at least 1, not {count}")
     prior = model.prior_distribution() if prior is None else prior
@@ -134,12 +135,14 @@ def embed(model: LatentModel, x: Tensor) -> Tensor:
     A model that begins as PCA or factor analysis has latents of equal spread. Its latent means are multiplied by
     ``model.latent_scale``, so that distances between embeddings say how much examples differ.
     """
+    _require_model(model)
     return _latent_means(model, x) * model.latent_scale
 
 
 @torch.no_grad()
 def reconstruct(model: LatentModel, x: Tensor) -> Tensor:
     """Return reconstructions of examples (B, *data_shape), pixels in [0, 1], with all latents at their means."""
+    _require_model(model)
     rows = model.to_model_units(model.as_examples(x))
     made = _in_chunks(model, lambda chunk: model.likelihood.mean(model.posterior(chunk).mean_output()), rows)
     return model.to_data_units(model.unflatten(made))
@@ -148,12 +151,19 @@ def reconstruct(model: LatentModel, x: Tensor) -> Tensor:
 @torch.no_grad()
 def interpolate(model: LatentModel, start: Tensor, end: Tensor, num_steps: int) -> Tensor:
     """Return (num_steps, *data_shape) along a straight line between two examples' latent means, ends included."""
+    _require_model(model)
     if num_steps < 2:
         raise ValueError(f"num_steps must be at least 2, for both ends, not {num_steps}")
     first, last = _latent_means(model, torch.stack([start, end]))
     share = torch.linspace(0, 1, num_steps, dtype=first.dtype, device=first.device)[:, None]
     output = model.decode(torch.lerp(first, last, share), at_mean=True)
     return model.to_data_units(model.unflatten(model.likelihood.mean(output)))
+
+
+def _require_model(model: object) -> None:
+    """Refuse what is no model: a run, or a folder."""
+    if not isinstance(model, LatentModel):
+        raise TypeError(f"give a model, such as run.model of a bype.TrainedRun, not {type(model).__name__}")
 
 
 def _latent_means(model: LatentModel, x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from bype.evaluation.scores import ROWS_AT_ONCE, log_likelihood_by_shared_draws,
 from bype.factors import LinearGaussian
 from bype.models.base import LatentModel
 from bype.models.linear_start import fit_linear
-from bype.run.opened import TrainedRun, find_own_store
+from bype.run.opened import TrainedRun, find_own_store, require_run
 
 _NAMED_COLUMNS = 3
 
@@ -151,6 +151,7 @@ def score_examples(
     stage
         Called with the title of each stage.
     """
+    require_run(run)
     options = options or ScoreOptions()
     store = run.store(data)
     split = store.split(split_name or store.default_split)

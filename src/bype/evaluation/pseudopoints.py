@@ -17,7 +17,7 @@ from bype.models.base import LatentModel
 from bype.plates import stored_to_bytes, to_bytes
 from bype.priors.base import PriorPoints, encode_points
 from bype.run.directory import RunError
-from bype.run.opened import TrainedRun, open_store
+from bype.run.opened import TrainedRun, open_store, require_run
 
 if TYPE_CHECKING:
     import pandas
@@ -122,6 +122,7 @@ def coreset(run: TrainedRun, data: Path | str | None = None) -> Coreset:
     data
         Where the store that it was trained on is, if it has moved.
     """
+    require_run(run)
     points_of(run.model)  # refuses a run without points before it looks for the data
     store = open_store(run.folder, run.data, data)
     return describe_points(run.model, store.split("train"), run.data.classes, run.data.names)

@@ -17,7 +17,7 @@ from bype.data.files import FileError, new_folder, read_json, to_json, write_syn
 from bype.data.manifest import PIXELS
 from bype.data.sources.base import require_package
 from bype.export.graphs import Graph, Port, graphs_of
-from bype.run.opened import TrainedRun
+from bype.run.opened import TrainedRun, require_run
 
 FORMAT = "bype-onnx"
 FORMAT_VERSION = 1
@@ -47,6 +47,7 @@ def export_onnx(run: TrainedRun, out: Path | str, *, force: bool = False) -> lis
     list of Path
         The files.
     """
+    require_run(run)
     require_package("onnxscript")
     out = Path(out)
     _require_free(out, force)

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -103,13 +104,13 @@ def _fill_if_missing(
         store.split(split)  # raises if there is none
     if cell.data == "binarised-mnist" and store.manifest.dtype != "binarised":
         raise RunError(f"{data} is not binarised; make it with: {preparation(cell.data, data.parent)}")
-    if _is_done(folder, lines, protocol, store):
+    if _is_done(cell, folder, lines, protocol, store):
         tell("done before")
         return
     if (folder / FILE_NAME).exists() and not (out / "runs" / folder.name / "run").exists():
         tell("its record lacks something, and its run is gone; it is trained again")
     with _held(out / "runs" / folder.name) as workplace:
-        if _is_done(folder, lines, protocol, store):  # by another process, in the meantime
+        if _is_done(cell, folder, lines, protocol, store):  # by another process, in the meantime
             tell("done before")
             return
         tell("begins")
@@ -117,13 +118,33 @@ def _fill_if_missing(
         tell("done")
 
 
-def _is_done(folder: Path, lines: Sequence[Line], protocol: Protocol, store: Store) -> bool:
+def _is_done(cell: Cell, folder: Path, lines: Sequence[Line], protocol: Protocol, store: Store) -> bool:
     if not (folder / FILE_NAME).exists():
         return False
     record = Record.read(folder)
     if record.fingerprint != store.manifest.fingerprint:
         raise RunError(f"the record in {folder} is of other data than the store; choose another --out, or remove it")
+    own = protocol.of(cell.data, cell.network)
+    differing = _differences(record.content.get("run", {}), config_of(cell, own).to_fields())
+    if not _is_measured(record.evaluation, own, len(store.split("test"))):
+        differing.append("draws or test images")
+    if differing:
+        raise RunError(
+            f"the record in {folder} has another {', '.join(differing)} than the protocol; move it away to run the cell"
+        )
     return all(record.value(line, protocol) is not None for line in lines)
+
+
+def _differences(recorded: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """Return the settings in which a record differs; older records lack some, or have 0 for none."""
+    found = []
+    for name in recorded.keys() & wanted.keys():
+        there, here = recorded[name], wanted[name]
+        if isinstance(there, dict) and isinstance(here, dict):
+            found += _differences(there, here)
+        elif (there or None) != (here or None):
+            found.append(name)
+    return sorted(found)
 
 
 @contextmanager

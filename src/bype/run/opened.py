@@ -145,6 +145,12 @@ class TrainedRun:
             )
 
 
+def require_run(run: object) -> None:
+    """Refuse what is no opened run: a folder, or a model."""
+    if not isinstance(run, TrainedRun):
+        raise TypeError(f"give a run, bype.TrainedRun.open(folder), not {type(run).__name__}")
+
+
 def _way_out(damaged: CheckpointFolder) -> str:
     """Say what to do if a model cannot be read."""
     others = CheckpointFolder(damaged.folder.parent / "checkpoints", 2)
