@@ -226,6 +226,7 @@ def test_the_lazy_names_are_all_there():
         (["--vamp-start", "examples"], "--vamp-start changes nothing with the prior bype"),
         (["--prior", "vamp", "--clamp-points", "False"], "--clamp-points changes nothing with the prior vamp"),
         (["--likelihood", "gaussian", "--variance", "0.01"], ""),
+        (["--out", "steps"], ""),  # a folder, and no unit of a length
         (["--prior", "vamp", "--vamp-start", "examples", "--components", "9"], ""),
     ],
 )

@@ -126,6 +126,7 @@ MISTAKES = {
     "a list without values": ("sample run --out new/x.png --like", "--like needs at least one value"),
     "no such row": ("sample run --like 9999 --out new/x.png", "rows 0 to 74"),
     "no such image": ("reconstruct run --examples nosuch.png --out new/x.png", "or a row number"),
+    "rows of nothing": ("sample run --data images/store --out new/x.png", "--data is for the row numbers of --like"),
     "no such component": ("sample run --component 77 --out new/x.png", "between 0 and 19"),
     "negative seed": ("fit photos --out new/run --seed -1", "--seed must be between 0 and"),
     "seed that is too large": (

@@ -45,10 +45,13 @@ class Likelihood(nn.Module, ABC):
         How many numbers of the decoder's output say something about one number of an example.
     fixed_variance
         The variance of each dimension given the output, if it is the same for all and never changes.
+    has_one_variance
+        Whether all dimensions have the same variance given the output.
     """
 
     outputs_per_dimension = 1
     fixed_variance: float | None = None
+    has_one_variance = False
     value_kind: Literal["density", "probability", "unnormalised", "cross-entropy"] = "density"
     log_normaliser: float | None = 0.0
 
@@ -151,6 +154,7 @@ class FixedGaussian(_Normal):
         if not variance > 0:
             raise ValueError(f"variance must be positive, not {variance}")
         self.fixed_variance: float = float(variance)
+        self.has_one_variance = True
 
     @property
     def variance(self) -> Tensor:
@@ -217,6 +221,7 @@ class LearnedGaussian(_Normal):
         if not floor > 0:
             raise ValueError(f"floor must be positive, not {floor}")
         self.floor = floor
+        self.has_one_variance = num_dimensions is None
         self.log_excess = nn.Parameter(torch.zeros(() if num_dimensions is None else num_dimensions))
 
     @torch.no_grad()
@@ -398,6 +403,7 @@ class DiscretisedLogistic(Likelihood):
     """
 
     value_kind = "probability"
+    has_one_variance = True
 
     def __init__(self, levels: int = 256, floor: float = 0.1 / 256) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from bype.cli import main
 from bype.data.check import check
 from bype.data.prepare import prepare
 from bype.data.sources import SourceError, SourceOptions, open_source
-from bype.data.sources.base import in_order
+from bype.data.sources.classes import in_order
 from bype.data.store import Store
 
 

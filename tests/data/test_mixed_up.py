@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import sys
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from PIL import Image
 
 from bype.cli import main
 from bype.data import writer as writer_module
+from bype.data.check import check
 from bype.data.manifest import StoreError
 from bype.data.prepare import prepare
 from bype.data.sources import SourceError, SourceOptions, image_files, open_source, table
+from bype.data.sources.memory import source_of
 from bype.data.store import Store, is_store
 from bype.data.writer import StoreWriter
 
@@ -274,3 +277,81 @@ def test_a_huge_manifest_of_a_stranger_is_not_read(tmp_path):
     with (tmp_path / "manifest.json").open("wb") as file:
         file.truncate(2**40)
     assert not is_store(tmp_path)
+
+
+def test_postscript_is_not_run_whatever_its_name(tmp_path, monkeypatch):
+    """Pillow gives PostScript to a program of the machine, which runs it."""
+    tools, photos = tmp_path / "tools", tmp_path / "photos"
+    tools.mkdir()
+    (tools / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path / 'was run'}\n")
+    (tools / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+    for k in range(10):
+        picture(photos / f"{k}.png", k)
+    (photos / "program.jpg").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+    )
+    made = prepare(photos, tmp_path / "store")
+    assert made.skipped == ("program.jpg: not an image",)
+    assert not (tmp_path / "was run").exists()
+
+
+def test_a_damaged_picture_of_which_pillow_raises_an_unusual_error_is_skipped(tmp_path):
+    for k in range(10):
+        Image.new("RGB", (8, 8), (k, 20, 30)).save(tmp_path / f"{k}.tif")
+    content = bytearray((tmp_path / "7.tif").read_bytes())
+    entry = content.index(struct.pack("<HH", 273, 4))  # where the pixels are, as a whole number
+    content[entry : entry + 4] = struct.pack("<HH", 273, 5)  # as a fraction
+    (tmp_path / "7.tif").write_bytes(content)
+    made = prepare(tmp_path, tmp_path / "store")
+    assert len(made.skipped) == 1
+    assert made.skipped[0].startswith("7.tif: ")
+
+
+def test_links_that_lead_nowhere_are_told(tmp_path):
+    for k in range(10):
+        picture(tmp_path / "photos" / f"{k}.png", k)
+    for k in range(3):
+        (tmp_path / "photos" / f"far {k}.png").symlink_to(tmp_path / "annex" / f"{k}.png")
+    source = open_source(tmp_path / "photos", SourceOptions())
+    assert source.pools[0].num_rows == 10
+    assert source.notes == ["3 images left out, links that lead nowhere; to have them, fetch the files"]
+    (tmp_path / "all far").mkdir()
+    (tmp_path / "all far" / "1.png").symlink_to(tmp_path / "annex" / "1.png")
+    with pytest.raises(SourceError, match="are links that lead nowhere; fetch the files first"):
+        open_source(tmp_path / "all far", SourceOptions())
+
+
+def test_numbers_of_a_source_of_ones_own_are_finite(tmp_path):
+    rows = np.ones((30, 3), dtype=np.float32)
+    for bad, remedy in ((np.nan, "fill"), (np.inf, "replace")):
+        rows[7, 1] = bad
+        with pytest.raises(SourceError, match=f"has numbers that are not finite; .*{remedy}"):
+            prepare(source_of(rows), tmp_path / "store")
+        assert not (tmp_path / "store").exists()
+
+
+def test_a_check_of_a_store_finds_numbers_that_are_not_finite(tmp_path):
+    with StoreWriter(tmp_path / "store", (2,), "float32", source="a stranger's", has_labels=False) as writer:
+        writer.append("train", np.array([[1, 2], [3, np.nan]], dtype=np.float32), None, [0, 1])
+    with pytest.raises(StoreError, match="the split train holds numbers that are not finite"):
+        check(Store(tmp_path / "store"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.npy", b"\x93NUMPY\x01\x00\x1a\x00{'descr': '<f4', ((((((((\n"),
+        ("x.npz", None),
+    ],
+)
+def test_a_damaged_array_is_named(tmp_path, name, content):
+    if content is None:
+        np.savez(tmp_path / name, x=np.zeros((20, 3)))
+        damaged = bytearray((tmp_path / name).read_bytes())
+        entry = damaged.index(b"PK\x01\x02")
+        damaged[entry + 6] = 255  # the version that it takes to read the array
+        content = bytes(damaged)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=f"cannot read .*{name}"):
+        open_source(tmp_path / name, SourceOptions())

@@ -232,3 +232,12 @@ def test_a_model_takes_new_rows_whose_labels_are_unknown(labels, tmp_path):
     assert sum(len(chunk.rows) for pool in source.pools for _, chunk in pool.read()) == 4
     with pytest.raises(SourceError):
         open_source(tmp_path / "new.parquet", SourceOptions())
+
+
+def test_classes_that_may_be_the_same_are_told(tmp_path):
+    kinds = ["cat", "Cat", "NA", "dog"] * 5
+    pq.write_table(pa.table({"a": np.arange(20.0), "label": kinds}), tmp_path / "t.parquet")
+    one, other = open_source(tmp_path / "t.parquet", SourceOptions()).notes
+    assert "column 'label' holds 'NA', which is taken as a class" in one
+    assert "classes that may be the same: 'Cat', 'cat'" in other
+    assert open_source(tmp_path / "t.parquet", SourceOptions(shape=(1,), columns=("a",))).notes == []

@@ -296,7 +296,44 @@ def test_numbers_that_name_examples_are_no_labels(tmp_path, monkeypatch):
     with pytest.raises(SourceError, match="'y' has over 2 values, so it does not hold classes; leave it out"):
         prepare(tmp_path / "x.npz", tmp_path / "store")
     np.savez(tmp_path / "x.npz", x=rows, y=np.array([0.0, 1.0, 1.0, 0.0]))
-    with pytest.raises(SourceError, match="labels must be whole numbers, one for each example"):
+    with pytest.raises(SourceError, match=r"labels must be whole numbers, .*, not float64 .*; save y.astype\(int\)"):
+        prepare(tmp_path / "x.npz", tmp_path / "store")
+
+
+def test_labels_of_an_archive_may_be_text(tmp_path):
+    rows, labels = np.zeros((4, 3), dtype=np.float32), ["zoo", "10", "9", "zoo"]
+    for number, given in enumerate((labels, ["10", "9", "-1", "9"])):
+        np.savez(tmp_path / "x.npz", x=rows, y=np.array(given))
+        prepare(tmp_path / "x.npz", tmp_path / f"store {number}", validation=0, test=0)
+        manifest, splits = contents(tmp_path / f"store {number}")
+        assert [manifest.classes[label] for label in splits["train"][1]] == given
+        assert manifest.classes == [("10", "9", "zoo"), ("-1", "9", "10")][number]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array(["a", "", "b", "a"]), "y has an empty label; fill it in"),
+        (np.array(["a", "b", "b", "a"], dtype=object), r"or text; save it as one of these: array.astype\(str\)"),
+        (np.array(["a", "b", "b", "a"], dtype="U2000"), "up to 1000 characters"),
+        (np.array(["a", "b", "\ud800", "a"]), "labels that are no text"),
+        (np.full(4, 2**31 - 1, dtype=np.uint32).view("<U1"), "labels that are no text"),
+        (np.eye(4), r"save y.argmax\(1\), if they are one-hot"),
+        (np.array([[0], [1], [1], [0]]), r"save y.ravel\(\)"),
+    ],
+    ids=["empty", "objects", "long", "half a character", "damaged", "one-hot", "a column"],
+)
+def test_labels_that_name_no_class_are_refused(tmp_path, labels, message):
+    np.savez(tmp_path / "x.npz", x=np.zeros((4, 3), dtype=np.float32), y=labels)
+    with pytest.raises(SourceError, match=message):
+        prepare(tmp_path / "x.npz", tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_labels_are_numbers_in_all_splits_or_text_in_all(tmp_path):
+    rows = np.zeros((4, 3), dtype=np.float32)
+    np.savez(tmp_path / "x.npz", x_train=rows, y_train=[0, 1, 1, 0], x_test=rows, y_test=["0", "1", "1", "0"])
+    with pytest.raises(SourceError, match="y_train and y_test hold numbers and text; make them alike"):
         prepare(tmp_path / "x.npz", tmp_path / "store")
 
 

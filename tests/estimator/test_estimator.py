@@ -1,5 +1,6 @@
 """The scikit-learn face: densities, repeats, scikit-learn's tools around it."""
 
+import os
 import pickle
 import signal
 import struct
@@ -188,6 +189,26 @@ bype.ByPEVAE(6, max_epochs=60, n_draws=20, run_dir=sys.argv[2]).fit(numpy.load(s
 """
 
 
+def test_a_fit_that_was_killed_while_it_prepared_the_data_starts_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / ".store.partial").mkdir(parents=True)
+    bype.ByPEVAE(**TINY, run_dir="run").fit(table())
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {"store", "config.json"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux alone")
+def test_classes_whose_folders_are_not_named_by_text_are_saved_and_loaded(tmp_path):
+    for number, name in enumerate((b"caf\xe9", b"tea")):
+        folder = tmp_path / "photos" / os.fsdecode(name)
+        folder.mkdir(parents=True)
+        for shade in range(10):
+            Image.new("L", (8, 8), 100 * number + 5 * shade).save(folder / f"{shade}.png")
+    vae = bype.ByPEVAE(**TINY).fit(tmp_path / "photos")
+    vae.save(tmp_path / "saved")
+    loaded = bype.ByPEVAE.load(tmp_path / "saved")
+    assert set(loaded.coreset_.labels) == {r"caf\xe9", "tea"}
+
+
 def test_a_killed_fit_goes_on_to_the_same_bit(tmp_path):
     X, run = table(), tmp_path / "run"
     np.save(tmp_path / "x.npy", X)
@@ -261,6 +282,7 @@ BROKEN_CORESETS = {
     "a negative weight": lambda a: a["weights"].__setitem__(0, -1.0),
     "a component twice": lambda a: a["component"].__setitem__(0, a["component"][1]),
     "a component that there is not": lambda a: a["component"].__setitem__(0, 10**9),
+    "neighbours that are one number": lambda a: a.update(neighbours=np.array(1)),
     "no neighbours": lambda a: a.update(neighbours=a["neighbours"][:, :0]),
     "a neighbour before the first": lambda a: a["neighbours"].__setitem__((0, 0), -1),
     "shares of labels that are no numbers": lambda a: a["label_mix"].fill(np.nan),
@@ -484,6 +506,31 @@ def test_neighbours_are_counted_in_what_was_given(tmp_path):
     np.testing.assert_array_equal(bype.ByPEVAE(**TINY).fit(tmp_path / "x.npy").coreset_.neighbours, expected)
 
 
+def test_neighbours_in_folders_of_splits_are_counted_as_results_are(tmp_path):
+    for split, shades in (("test", range(100, 200, 10)), ("train", range(60))):
+        (tmp_path / "photos" / split).mkdir(parents=True)
+        for shade in shades:
+            Image.new("L", (8, 8), shade).save(tmp_path / "photos" / split / f"{shade:03}.png")
+    vae = bype.ByPEVAE(**TINY).fit(tmp_path / "photos")
+    assert len(vae.transform(tmp_path / "photos")) == 70
+    assert vae.coreset_.neighbours.min() >= 10  # those of test are no neighbours
+    assert vae.coreset_.neighbours.max() < 70
+
+
+def test_a_path_is_used_a_bounded_number_of_examples_at_a_time(tmp_path, monkeypatch):
+    X = table(1100).astype(np.float32)
+    np.save(tmp_path / "x.npy", X)
+    prepare(tmp_path / "x.npy", tmp_path / "store", validation=0, test=0)
+    vae = bype.ByPEVAE(**TINY).fit(X[:120])
+    sizes, embed = [], vae._scorer.embed
+    monkeypatch.setattr(vae._scorer, "embed", lambda x: sizes.append(len(x)) or embed(x))
+    of_array = vae.transform(X)
+    for place in (tmp_path / "x.npy", tmp_path / "store"):
+        np.testing.assert_allclose(vae.transform(place), of_array, rtol=1e-12, atol=1e-12)
+    assert max(sizes) <= 512
+    assert sum(sizes) == 3 * len(X)
+
+
 def shaded(folder, count, size=8):
     """Write grey images, each with its number as its shade; two of the files are no images."""
     folder.mkdir()
@@ -576,6 +623,30 @@ def test_a_table_in_a_file_has_a_column_of_labels(tmp_path):
     np.save(tmp_path / "x.npy", X)
     with pytest.raises(ValueError, match="y is for tables; labels of arrays"):
         vae.fit(tmp_path / "x.npy", y="kind")
+
+
+@pytest.mark.parametrize("label", [0, 2, 4])
+def test_a_table_without_names_is_used_again_with_its_labels(tmp_path, label, capsys):
+    X, path = table(), tmp_path / "t.csv"
+    pd.DataFrame(np.insert(X, label, np.arange(120) % 2, axis=1)).to_csv(path, index=False, header=False)
+    vae = bype.ByPEVAE(**TINY, run_dir=tmp_path / "run").fit(path, y=f"column {label}")
+    X = X.astype(np.float32)
+    np.testing.assert_allclose(vae.score_samples(path), vae.score_samples(X))
+    pd.DataFrame(X).to_csv(tmp_path / "new.csv", index=False, header=False)  # new rows have no labels
+    np.testing.assert_allclose(vae.score_samples(tmp_path / "new.csv"), vae.score_samples(X), rtol=1e-5)
+    assert (
+        main(["score", str(tmp_path / "run"), "--data", str(path), "--samples", "2", "--out", str(tmp_path / "s.csv")])
+        == 0
+    )
+    capsys.readouterr()
+
+
+def test_a_table_without_names_and_without_labels_takes_no_more_columns(tmp_path):
+    np.savetxt(tmp_path / "t.csv", table(), delimiter=",")
+    np.savetxt(tmp_path / "wide.csv", np.insert(table(), 0, 1, axis=1), delimiter=",")
+    vae = bype.ByPEVAE(**TINY).fit(tmp_path / "t.csv")
+    with pytest.raises(ValueError, match=r"of shape \(5,\), fitted were"):
+        vae.predict(tmp_path / "wide.csv")
 
 
 def test_a_table_in_a_file_brings_its_names(tmp_path):

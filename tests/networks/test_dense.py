@@ -11,7 +11,14 @@ from sklearn.decomposition import PCA
 from bype.data.augment import Augmentation
 from bype.data.scaling import Scaling
 from bype.evaluation.generation import embed, sample
-from bype.likelihoods import ConditionalGaussian, DiscretisedLogistic, FixedGaussian, LearnedGaussian, RobustGaussian
+from bype.likelihoods import (
+    Bernoulli,
+    ConditionalGaussian,
+    DiscretisedLogistic,
+    FixedGaussian,
+    LearnedGaussian,
+    RobustGaussian,
+)
 from bype.models import dense_vae, linear_start, mlp_vae
 from bype.models.linear_start import fit_linear, linear_batches, start_as_linear
 from bype.networks.dense import SharedDropout, draw_dropout
@@ -38,6 +45,16 @@ def test_images_begin_as_probabilistic_pca_to_the_nat():
     # The posterior is exact, so every draw has the same weight: log p(x) itself.
     torch.testing.assert_close(bound.log_likelihood, expected[:50], atol=5e-3, rtol=1e-5)
     assert bound.effective_sample_size.min() > 2.99
+
+
+def test_a_table_with_one_variance_begins_as_probabilistic_pca_to_the_nat():
+    x = (table() - table().mean(0)) / table().std(0)
+    model = dense_vae((30,), GaussianPrior(8), LearnedGaussian(mean_range=None), 8, 16)
+    start_as_linear(model, TensorSource(x), TensorSource(x), seed=0)
+    expected = PCA(8).fit(x.double().numpy()).score_samples(x.double().numpy())
+    found = importance_weighted_bound(model, x, 3).log_likelihood
+    # scikit-learn divides by n - 1 where maximum likelihood divides by n.
+    assert float(found.mean()) == pytest.approx(expected.mean(), abs=0.02)
 
 
 @pytest.mark.parametrize("likelihood", [LearnedGaussian, ConditionalGaussian])
@@ -196,6 +213,11 @@ def test_features_are_not_clamped_into_the_range_of_pixels_without_a_word():
         with pytest.raises(ValueError, match="mean in the range of pixels; for features give it mean_range=None"):
             mlp_vae((30,), GaussianPrior(40), likelihood)
     mlp_vae((30,), GaussianPrior(40), LearnedGaussian(mean_range=(0, 1)))
+    with pytest.raises(ValueError, match="DiscretisedLogistic is for pixels in bytes"):
+        mlp_vae((30,), GaussianPrior(40), DiscretisedLogistic())
+    binary = mlp_vae((30,), GaussianPrior(40), Bernoulli())
+    with pytest.raises(ValueError, match=r"a Bernoulli likelihood lie in \[0, 1\], not in \[-2, 3\]; scale them"):
+        importance_weighted_bound(binary, torch.tensor([[-2.0, 3.0] * 15]), 3)
     with pytest.raises(ValueError, match="for features give data_range=None"):
         VampPrior(5 * torch.randn(9, 3))
     VampPrior(torch.rand(9, 3))

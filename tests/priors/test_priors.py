@@ -217,8 +217,10 @@ def test_drawn_rows_are_different_and_uniform(total, count):
 
 
 def test_a_pseudocoreset_keeps_its_invariants_through_casts_and_assignments():
-    pseudocoreset = Pseudocoreset(EXAMPLES[:4], total=10**9, weights=torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    weights = torch.tensor([1e8, 2e8, 3e8, 4e8])
+    pseudocoreset = Pseudocoreset(EXAMPLES[:4], total=10**9, weights=weights)
     before = pseudocoreset.weights
+    torch.testing.assert_close(before, weights.double(), rtol=1e-6, atol=0)
     pseudocoreset.half().float()
     assert pseudocoreset.points.dtype == torch.float32
     assert torch.equal(pseudocoreset.weights, before)
@@ -231,6 +233,13 @@ def test_a_pseudocoreset_keeps_its_invariants_through_casts_and_assignments():
         pseudocoreset.assign(pseudocoreset.points[:2], before)
     free = Pseudocoreset(EXAMPLES[:4] * 9, total=4, data_range=None)
     assert torch.equal(free.points, EXAMPLES[:4] * 9)
+
+
+@pytest.mark.parametrize("weights", [[0.7, 0.2, 0.1], [700.0, 400.0, -100.0], [1000.0]], ids=str)
+def test_weights_that_do_not_add_up_to_the_total_are_refused(weights):
+    """The nearest weights with the right sum would be almost equal."""
+    with pytest.raises(ValueError, match=r"3 numbers from 0 on that add up to the total, 1000; scale them"):
+        Pseudocoreset(EXAMPLES[:3], total=1000, weights=torch.tensor(weights))
 
 
 def test_impossible_sizes_are_refused():

@@ -18,11 +18,16 @@ from bype.data.files import to_json
 from bype.evaluation.generation import sample
 from bype.evaluation.pseudopoints import describe_points
 from bype.likelihoods import FixedGaussian
-from bype.models import VAE
+from bype.models import VAE, mlp_vae
 from bype.objective import ELBO
 from bype.priors import GaussianPrior, TensorSource
+from bype.pseudocoreset.ascent import ELBOAscent
 from bype.pseudocoreset.coreset import Pseudocoreset
+from bype.pseudocoreset.joint import JointPseudocoresetPrior
+from bype.pseudocoreset.prior import PseudocoresetPrior
+from bype.pseudocoreset.psvi import PSVI
 from bype.pseudocoreset.settings import TrackingSettings
+from bype.pseudocoreset.step_sizes import InverseTimeSteps
 from bype.pseudocoreset.tracking import LabelledMixture, TrackedPseudocoresetPrior, TrackedStep, Tracking
 from bype.report.contents import gather
 from bype.report.page import render
@@ -54,7 +59,8 @@ def examples() -> torch.Tensor:
 def labelled_model() -> VAE:
     generator = torch.Generator().manual_seed(0)
     points = torch.rand(7, 6, dtype=F64, generator=generator)
-    pseudocoreset = Pseudocoreset(points, 1000, torch.rand(7, generator=generator) * 300, labels=POINT_LABELS)
+    weights = torch.rand(7, generator=generator)
+    pseudocoreset = Pseudocoreset(points, 1000, weights * 1000 / weights.sum(), labels=POINT_LABELS)
     torch.manual_seed(0)
     prior = TrackedPseudocoresetPrior(pseudocoreset, 2, num_live=7)
     return VAE((6,), FixedGaussian(0.1, (0, 1)), prior, SmallEncoder(), nn.Linear(2, 6)).double()
@@ -99,6 +105,17 @@ def test_an_example_of_a_class_without_points_is_refused(label):
     )
     with pytest.raises(ValueError, match="class without pseudo-points"):
         LabelledMixture(made, torch.tensor(0.0), torch.tensor([0, 2]), torch.tensor([0, label]))
+
+
+def test_rules_that_move_all_points_by_all_examples_are_refused():
+    coreset = labelled_model().prior.pseudocoreset.float()
+    model = mlp_vae((6,), PseudocoresetPrior(coreset), FixedGaussian(0.1, (0, 1)), latent_dim=2)
+    x = examples().float()
+    for rule in (PSVI(InverseTimeSteps(1.0), 2), ELBOAscent(coreset)):
+        with pytest.raises(ValueError, match="points with labels need the rule Tracking"):
+            rule.update_step(model, x)
+    with pytest.raises(ValueError, match="points with labels need the rule Tracking"):
+        JointPseudocoresetPrior(coreset)
 
 
 def test_a_point_is_moved_by_the_examples_of_its_class_alone():

@@ -300,6 +300,14 @@ def test_restarted_adam_is_adam_with_a_falling_rate_and_keeps_its_moments():
     torch.testing.assert_close(restored(gradients[0], torch.ones(3, dtype=F64))[0], first)
 
 
+def test_a_gradient_that_float32_cannot_square_is_refused():
+    """Its second moment would be infinite for good, and the points would never move again."""
+    steps = RestartedAdam(Pseudocoreset(torch.rand(2, 3), total=10), 0.5)
+    steps.start_update()
+    with pytest.raises(ValueError, match="gradient of the points is too large for float32"):
+        steps(torch.tensor([[1.0, 2.0, 3e21], [1.0, 1.0, 1.0]]), torch.ones(2))
+
+
 def test_the_general_path_updates_a_model_with_the_discretised_logistic():
     model = make_model(likelihood=DiscretisedLogistic())
     before = model.prior.pseudocoreset.points.clone()

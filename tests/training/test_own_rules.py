@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bype.pseudocoreset.rule import Rule
-from bype.pseudocoreset.settings import PSVISettings
+from bype.pseudocoreset.settings import PSVISettings, TrackingSettings
 from bype.run.config import ConfigError
 from bype.run.directory import RunError
 from bype.training.loop import train
@@ -129,6 +129,8 @@ def test_what_is_no_rule_is_refused(store, tmp_path, rule, message):
 def test_two_rules_are_refused(store, tmp_path):
     with pytest.raises(ConfigError, match="has the rule psvi already"):
         train(small_config(rule=PSVISettings()), store, tmp_path / "run", rule=Counting)
+    with pytest.raises(ConfigError, match="has the rule tracking already"):
+        train(small_config(rule=TrackingSettings(live_points=7)), store, tmp_path / "run", rule=Counting)
     assert not (tmp_path / "run").exists()
 
 

@@ -236,6 +236,23 @@ def test_early_stopping_waits_for_the_warm_up_and_the_patience(store, tmp_path, 
     assert (outcome.step, outcome.best) == (last_epoch, 0.0)
 
 
+def test_early_stopping_waits_for_a_validation(store, tmp_path, monkeypatch):
+    """A validation may come after the patience, if its interval is a share of the training."""
+    losses = (-float(k) if k < 3 else 0.0 for k in itertools.count())  # better each time, but not at the fourth
+    monkeypatch.setattr(Validation, "means", lambda self, prior: {"negative_elbo": next(losses)})
+    config = replace(
+        length="40 epochs",
+        warm_up="1 epoch",
+        patience="2 epochs",
+        validate_every="20 percent",
+        rule=FrozenSettings(),
+        batch_size=210,
+    )
+    outcome = train(config, store, tmp_path / "run")
+    assert (outcome.step, outcome.best) == (32, -2.0)  # the fourth fifth; one step is an epoch
+    assert train(config, store, tmp_path / "run").step == 32
+
+
 def test_each_step_has_the_weight_and_the_rate_of_its_time(store, tmp_path, monkeypatch):
     """Warm-up over 2 of 4 epochs; the rate rises over 20 steps and falls along half a cosine."""
     seen, take = [], TrainingStep.__call__
@@ -543,6 +560,17 @@ def test_training_does_not_load_the_compiler(store, tmp_path):
     words = [sys.executable, "-c", script.format(config, str(store), str(tmp_path / "run"))]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_a_gradient_that_is_not_finite_moves_nothing(normalise):
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = NormalisedAdam([("a", parameter)], 0.01, normalise=normalise)
+    parameter.grad = torch.tensor([1.0, torch.inf, 0.0])
+    with pytest.raises(ValueError, match="gradients are not finite; try a smaller learning_rate"):
+        optimizer.step()
+    assert torch.equal(parameter, torch.ones(3))
+    assert not optimizer.state()
 
 
 def test_normalised_adam_is_adam_on_unit_gradients():

@@ -53,9 +53,8 @@ def evaluate(words: list[str]) -> int:
     from bype.console import progress_bar
     from bype.distributed import device_named, open_group, place_among_processes
     from bype.evaluation.density import DensityOptions
-    from bype.evaluation.evaluate import assist
+    from bype.evaluation.evaluate import assist, earlier_evaluation
     from bype.evaluation.evaluate import evaluate as measure
-    from bype.evaluation.records import read_results
     from bype.run.opened import TrainedRun
 
     if options.samples < 0 or options.rows < 1 or (options.images is not None and options.images < 1):
@@ -68,11 +67,10 @@ def evaluate(words: list[str]) -> int:
         density = DensityOptions(options.samples, options.images, options.rows, options.precision, options.seed)
     store = run.store(options.data)
     split = options.split or store.default_split
-    known = read_results(options.run).find(store.manifest.fingerprint, split)
-    earlier = known.density if known and known.step == run.step else None
-    if earlier and density and place_among_processes()[0] == 0:
-        size = len(store.split(split)) if options.images is None else min(options.images, len(store.split(split)))
-        if earlier.num_samples > options.samples or earlier.num_images > size:
+    known = earlier_evaluation(run, store, split)
+    if known and known.density and density and place_among_processes()[0] == 0:
+        earlier, num_images = known.density, min(len(store.split(split)), options.images or sys.maxsize)
+        if earlier.num_samples > options.samples or earlier.num_images > num_images:
             draws, examples = f"{earlier.num_samples:,} draws", f"{earlier.num_images:,} examples"
             say(f"note: this replaces a measurement with {draws} for each of {examples}", sys.stderr)
     with open_group(_LONGEST_BLOCK) as group:

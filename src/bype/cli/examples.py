@@ -35,7 +35,7 @@ def split_of(run: "TrainedRun", data: Path | None, name: str | None) -> "Iterato
         store = run.store(data)
         yield store, store.split(name or store.default_split)
         return
-    source = open_source(data, SourceOptions(shape=run.data.shape, columns=run.data.names))
+    source = open_source(data, SourceOptions(shape=run.data.shape, columns=run.data.columns_to_find()))
     run.require_kind(data, source)
     with _ended_by_signals_as_by_errors(), tempfile.TemporaryDirectory(prefix="bype-") as folder:
         made = Path(folder) / "store"

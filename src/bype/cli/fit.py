@@ -43,8 +43,7 @@ def fit(words: list[str]) -> int:
     from bype.data.files import name_of, write_atomic
     from bype.distributed import place_among_processes
     from bype.evaluation.density import DensityOptions
-    from bype.evaluation.evaluate import evaluate
-    from bype.evaluation.records import read_results
+    from bype.evaluation.evaluate import earlier_evaluation, evaluate
     from bype.report.contents import gather
     from bype.report.page import render
     from bype.run.choice import length_of, suitable_config
@@ -89,10 +88,9 @@ def fit(words: list[str]) -> int:
         result(run=options.out, state=outcome.state, step=outcome.step)
         return 128 + outcome.signal
     run = TrainedRun.open(options.out, store.folder)
-    known = read_results(options.out).find(store.manifest.fingerprint, store.default_split)
+    known = earlier_evaluation(run, store, store.default_split)
     is_known = (
         known is not None
-        and known.step == run.step
         and known.density is not None
         and known.density.num_samples >= _DRAWS  # bype evaluate may have measured less since
         and known.density.num_images >= min(_IMAGES, len(store.split(known.split)))

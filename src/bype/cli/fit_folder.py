@@ -105,9 +105,12 @@ def _digest(place: Path, out: Path) -> str | None:
         folders[:] = [name for name, real in inner.items() if real not in seen]  # links may lead in a circle
         seen.update(inner.values())
         found += [Path(folder, name) for name in names if not name.startswith(".")]
-    stats = {path: path.stat() for path in sorted(found) if path.exists()}
-    lines = [f"{path.relative_to(place)} {stat.st_size} {stat.st_mtime_ns}\n" for path, stat in stats.items()]
-    return hashlib.sha256(os.fsencode("".join(lines))).hexdigest()
+    digest = hashlib.sha256()
+    for path in sorted(found):
+        if path.exists():
+            stat = path.stat()
+            digest.update(os.fsencode(f"{path.relative_to(place)} {stat.st_size} {stat.st_mtime_ns}\n"))
+    return digest.hexdigest()
 
 
 def require_same_request(options: FitOptions, asked: Request) -> Request:

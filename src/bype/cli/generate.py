@@ -92,6 +92,8 @@ def sample(words: list[str]) -> int:
     require_free(options.out, options.force)
     require_store(options.data)
     run = TrainedRun.open(options.run, options.data)
+    if options.data is not None and not options.like and run.config.prior != "exemplar":
+        raise UsageError("--data is for the row numbers of --like; leave it out")
     model = run.model
     generator = torch.Generator().manual_seed(options.seed)
     if options.like:

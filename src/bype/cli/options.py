@@ -64,10 +64,10 @@ _EXAMPLES = {
     "bype audit": "bype audit run --out audit.html",
     "bype share": "bype share run --to OWNER/NAME --private",
     "bype fetch": "bype fetch OWNER/NAME --out run",
-    "bype reproduce": "bype reproduce table1 --only fashion-mnist/vae --reduced --stores stores --out results",
-    "bype reproduce list": "bype reproduce list --out results",
+    "bype reproduce": "bype reproduce table1 --only fashion-mnist/vae --reduced --stores stores --out reproduced",
+    "bype reproduce list": "bype reproduce list --out reproduced",
     "bype reproduce cost": "bype reproduce cost --only vae",
-    "bype reproduce page": "bype reproduce page --out results --page paper.md",
+    "bype reproduce page": "bype reproduce page --out results/paper --page docs/results/paper.md",
     "bype report": "bype report run other-run --out report.html",
 }
 

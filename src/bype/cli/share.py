@@ -13,8 +13,9 @@ from bype.cli.output import result
 _ABOUT = """Share the model of a run: write a folder, or upload it to the Hugging Face hub.
 
 The folder or repository has the config, the model, its evaluation and audit, a picture of the points and a model
-card. It has no data files, no paths, and no names of machines or users. But the points may be nearly equal to
-training examples: see bype audit. Log in to the hub first, with: hf auth login"""
+card. It has no data files, no paths, and no names of machines or users. It has the names of classes and columns,
+and of the file or folder of the data. The points may be nearly equal to training examples: see bype audit. Log in
+to the hub first, with: hf auth login"""
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def _refuse_slips(words: list[str], base: TrainingConfig) -> None:
     """Say what is wrong with words that the parser would only call unknown."""
     for before, word in zip(["", *words], words, strict=False):
         flag = word.split("=")[0]
-        if word in _UNITS:
+        if word in _UNITS and before.split("=")[-1].isdigit():
             raise UsageError(f"put a number and its unit in quotes: '{before} {word}'")
         if word in RECIPES and not before.startswith("--"):
             raise UsageError(f"the recipe comes first: bype train {word} ...")

@@ -67,6 +67,8 @@ def _summary(split: Split, classes: tuple[str, ...]) -> SplitSummary:
     for first in range(0, len(split), step):
         rows = np.arange(first, min(first + step, len(split)), dtype=np.int64)
         examples = split.read(rows)
+        if not np.isfinite(examples).all():
+            raise StoreError(f"the split {split.name} holds numbers that are not finite; prepare the data again")
         low, high = min(low, float(examples.min())), max(high, float(examples.max()))
         total += float(examples.mean(dtype=np.float64)) * len(rows)
         if split.has_labels:

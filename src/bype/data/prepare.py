@@ -13,6 +13,7 @@ from bype.data.files import printable
 from bype.data.manifest import DTYPES, SPLITS, Manifest, check_examples
 from bype.data.order import KeyedPermutation, Rows, derive_key
 from bype.data.sources import DifferentSizesError, Pool, Source, SourceError, SourceOptions, open_source, resizes
+from bype.data.sources.base import can_be_stored, remedy_for
 from bype.data.table_checks import TableChecks
 from bype.data.writer import StoreWriter
 
@@ -91,6 +92,8 @@ def prepare(
         for number, pool in enumerate(opened.pools):
             split_of = _division(pool, validation, test, derive_key(seed, "division", number))
             for positions, chunk in pool.read():
+                if opened.dtype == "float32" and not can_be_stored(chunk.rows).all():
+                    raise SourceError(f"{opened.description} has numbers that are not finite; {remedy_for(chunk.rows)}")
                 if checks is not None:
                     checks.add(chunk.rows)
                 split_numbers = split_of(positions)
@@ -131,13 +134,13 @@ def with_workable_size(source: Path | str, options: SourceOptions) -> tuple[Sour
 
 
 def train_positions(source: Source, seed: int, test: float | None = None) -> Rows:
-    """Return which positions in the pool of training examples :func:`prepare` puts into the train split, in order."""
+    """Return which positions in the source :func:`prepare` puts into the train split, in order."""
     ((number, pool),) = ((k, pool) for k, pool in enumerate(source.pools) if pool.split in (None, "train"))
     split_of = _division(pool, None, test, derive_key(seed, "division", number))
     positions = np.arange(pool.num_rows, dtype=np.int64)
     if source.skipped:  # positions count what could not be read; which these are is found by reading
         positions = np.concatenate([found for found, _ in pool.read()])
-    chosen: Rows = positions[split_of(positions) == 0]
+    chosen: Rows = positions[split_of(positions) == 0] + sum(before.num_rows for before in source.pools[:number])
     return chosen
 
 

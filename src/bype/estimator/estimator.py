@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -154,7 +155,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     def transform(self, X: Any) -> NDArray[np.float64]:
         """Return embeddings (N, latent_dim): latent means over the linear model's posterior standard deviations."""
         check_is_fitted(self)
-        return self._scorer.embed(self._examples(X)).cpu().numpy()
+        return self._of_each(self._scorer.embed, X)
 
     def inverse_transform(self, X: Any) -> NDArray[Any]:
         """Return the examples that embeddings (N, latent_dim) decode to, in the units and the shape of the data."""
@@ -173,7 +174,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
     def reconstruct(self, X: Any) -> NDArray[Any]:
         """Return each example as the model sees it: encoded and decoded."""
         check_is_fitted(self)
-        return self.inverse_transform(self._scorer.embed(self._examples(X)).cpu().numpy())
+        return self.inverse_transform(self._of_each(self._scorer.embed, X))
 
     def score_samples(self, X: Any) -> NDArray[np.float64]:
         """Return log p(x) (N,) of examples, in nats and in the units of the data: estimates that are low on average.
@@ -181,7 +182,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         All examples share the same draws, so a result does not depend on the other examples.
         """
         check_is_fitted(self)
-        scores = self._scorer.log_likelihood(self._examples(X), self.n_draws).cpu().numpy()
+        scores = self._of_each(lambda x: self._scorer.log_likelihood(x, self.n_draws), X)
         return np.asarray(scores + self._fitted.about.layout.log_density)
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -198,7 +199,10 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         return np.where(self.decision_function(X) < 0, -1, 1)
 
     def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.int64]:
-        """Train the model, with labels if there are any, and tell which of the training examples are outliers."""
+        """Train the model, with labels if there are any, and tell which examples of X are outliers.
+
+        Of a store, ``predict`` takes one split: test, or else validation, or else train.
+        """
         return self.fit(X, y).predict(X)
 
     def sample(self, n: int = 1, y: Any = None, *, random_state: Any = None) -> NDArray[Any]:
@@ -238,7 +242,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         """
         check_is_fitted(self)
         layout = self._fitted.about.layout
-        examples, labels = examples_to_use(self, X, layout), np.asarray(y)
+        examples, labels = torch.cat([*self._examples(X)]), np.asarray(y)
         check_consistent_length(examples, labels)
         model = self._scorer.model
         known = layout.digits_of_a_store(examples).to(model.device)
@@ -335,9 +339,13 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
         self.model_ = self._fitted.model(device_of(device))
         self._scorer = Scorer(self.model_)
 
-    def _examples(self, X: Any) -> Tensor:
-        layout = self._fitted.about.layout
-        return layout.digits_of_a_store(examples_to_use(self, X, layout))
+    def _examples(self, X: Any) -> Iterator[Tensor]:
+        return examples_to_use(self, X, self._fitted.about.layout, self._fitted.data.columns_to_find())
+
+    def _of_each(self, function: Callable[[Tensor], Tensor], X: Any) -> NDArray[np.float64]:
+        """Apply a function to examples, a bounded number at a time, and join what it returns."""
+        digits = self._fitted.about.layout.digits_of_a_store
+        return np.concatenate([function(digits(x)).cpu().numpy() for x in self._examples(X)])
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is built from plain numbers, so that a copy in another process needs no more than these."""

@@ -162,7 +162,7 @@ def _read_coreset(path: Path, about: About, config: TrainingConfig) -> Coreset:
         arrays = load_arrays(read_bounded(path, most))
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise FileError(f"{path} holds no coreset: {error}") from error
-    num_neighbours = arrays["neighbours"].shape[-1] if "neighbours" in arrays else 0
+    num_neighbours = math.prod(arrays["neighbours"].shape[1:]) if "neighbours" in arrays else 0
     expected = {
         "points": ("u" if about.layout.dtype == "uint8" else "f", (size, *shape)),
         "weights": ("f", (size,)),

@@ -116,7 +116,8 @@ def _prepared(given: Given, run_dir: Path | None, seed: int) -> Iterator[tuple[S
     if given.source is None:
         raise RuntimeError("there are no examples to fit")
     if run_dir is not None and not (run_dir / "store").exists():
-        if run_dir.exists() and any(path != partial_of(run_dir / "store") for path in run_dir.iterdir()):
+        left_over = partial_of(run_dir / "store").name
+        if run_dir.exists() and any(path.name != left_over for path in run_dir.iterdir()):
             raise ValueError(f"{run_dir} is not empty and holds no fit; choose another run_dir")
         run_dir.mkdir(parents=True, exist_ok=True)
         warn_of_findings(prepare(given.source, run_dir / "store", test=0, seed=seed))

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor
 
 from bype.data.examples import as_model_input
-from bype.data.files import FileError, harmless
+from bype.data.files import FileError, harmless, printable
 from bype.data.manifest import Manifest
 from bype.data.prepare import Prepared, with_workable_size
 from bype.data.sources import Source, SourceError, SourceOptions, open_source
@@ -24,6 +24,7 @@ from bype.data.sources.memory import source_of
 from bype.data.store import Store, is_store
 from bype.estimator.labels import MISSING, labels_of
 from bype.estimator.layout import Layout
+from bype.priors.base import rows_at_once
 from bype.run.directory import RunError
 from bype.run.identity import different_column, own_names
 
@@ -91,24 +92,35 @@ def examples_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
     return Given(layout, None, source, array, labels.classes, names, labels.why_none)
 
 
-def examples_to_use(estimator: BaseEstimator, X: Any, layout: Layout) -> Tensor:
-    """Return examples for a fitted estimator as its model takes them, in float64."""
+def examples_to_use(estimator: BaseEstimator, X: Any, layout: Layout, columns: tuple[str, ...]) -> Iterator[Tensor]:
+    """Yield examples for a fitted estimator as its model takes them, in float64, a bounded number at a time.
+
+    In a table at a path, the ``columns`` are looked for, if it has names.
+    """
+    size = rows_at_once(layout.stored_shape)
     if not _is_place(X):
-        return layout.to_model(_array(estimator, X, layout))
-    if (store := _store(X)) is not None:
+        array = _array(estimator, X, layout)
+        for first in range(0, len(array), size):
+            yield layout.to_model(array[first : first + size])
+    elif (store := _store(X)) is not None:
         _require_kind(estimator, X, store.manifest, layout)
         split = store.split(store.default_split)
-        rows = split.read(np.arange(len(split), dtype=np.int64))
+        for first in range(0, len(split), size):
+            rows = split.read(np.arange(first, min(first + size, len(split)), dtype=np.int64))
+            yield as_model_input(torch.from_numpy(rows)).double()
     else:
-        names = tuple(getattr(estimator, "feature_names_in_", ()))
-        source = open_source(X, SourceOptions(shape=layout.stored_shape, columns=names))
+        source = open_source(X, SourceOptions(shape=layout.stored_shape, columns=columns))
         _require_kind(estimator, X, source, layout)
-        chunks = [chunk.rows for pool in source.pools for _, chunk in pool.read()]
-        if not chunks:
+        found = 0
+        for pool in source.pools:
+            for _, chunk in pool.read():
+                found += len(chunk.rows)
+                for first in range(0, len(chunk.rows), size):
+                    rows = np.array(chunk.rows[first : first + size])  # a copy: those of a file may be read-only
+                    yield as_model_input(torch.from_numpy(rows)).double()
+        if not found:
             raise SourceError(f"none of the examples in {X} can be read; the first: {harmless(source.skipped[0])}")
-        rows = np.concatenate(chunks)
         warn_of_findings(source)
-    return as_model_input(torch.from_numpy(rows)).double()
 
 
 def warn_of_findings(found: Source | Prepared) -> None:
@@ -155,7 +167,8 @@ def _place_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
         source = None
     else:
         source = open_source(X, with_workable_size(X, SourceOptions(label=y))[0])
-        shape, dtype, names, classes = source.shape, source.dtype, source.names, source.classes
+        shape, dtype, names = source.shape, source.dtype, source.names
+        classes = tuple(map(printable, source.classes))
         if source.why_no_labels:
             warnings.warn(f"no class labels are taken: {harmless(source.why_no_labels)}", UserWarning, stacklevel=4)
         if source.unused:

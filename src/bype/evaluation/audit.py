@@ -84,49 +84,41 @@ def audit_run(
     train_split.check_origins()  # before the work begins
     scaling = _scaling(run, train)
     unit: Literal["scaled columns", "pixels"] = "scaled columns" if len(run.data.shape) == 1 else "pixels"
-    drawn = sample(run.model, num_samples, generator=generator_for(0, "audit"))
-    made = {"samples": drawn.cpu()}
-    if (own := run.model.prior.own_points()) is not None:
-        heaviest = own.heaviest(_MOST_POINTS).sort().values
-        made = {"points": run.model.to_data_units(own.points)[heaviest].cpu(), **made}
+    made = _made_by(run, num_samples)
     known = held_out.read(spread_rows(len(held_out), _MOST_QUERIES))
-    queries = torch.cat([scaling(x).flatten(1) for x in (known, *made.values())])
-    sizes = [len(known), *map(len, made.values())]
+    compared = [known, *(each.examples for each in made)]
+    queries = torch.cat([scaling(x).flatten(1) for x in compared])
+    sizes = list(map(len, compared))
     scaled = MappedSource(train, scaling)
     with stage("comparing with training examples") as report:
         near, *others = _split(nearest(queries, scaled, report), sizes)
     contrast = _Contrast(mean_and_variance(_batches(scaled))[0].float())
     with stage("comparing at one contrast") as report:
         near_faded, *others_faded = _split(nearest(contrast(queries), MappedSource(scaled, contrast), report), sizes)
-    numbers = {"points": heaviest.cpu().numpy()} if own is not None else {}
-    held_out_copies = int((near.largest < _ROUNDING[unit]).sum())
     groups, shown = [], []
-    for kind, group, faded in zip(made, others, others_faded, strict=True):
-        own_numbers = numbers.get(kind, np.arange(len(group.rows)))
+    for each, group, faded in zip(made, others, others_faded, strict=True):
         by_ratio, by_contrast = compare(group.ratio, near.ratio), compare(faded.ratio, near_faded.ratio)
-        chosen = faded if by_contrast.share > by_ratio.share else group
-        order = np.argsort(chosen.ratio, kind="stable")[:_PAIRS]
-        rows = chosen.rows[order]
-        copies, originals = made[kind][order], train.read(rows)
-        distances = torch.linalg.vector_norm((scaling(copies) - scaling(originals)).flatten(1), dim=1).tolist()
+        telling = faded if by_contrast.share > by_ratio.share else group
+        closest = np.argsort(telling.ratio, kind="stable")[:_PAIRS]
+        rows = telling.rows[closest]
+        copies, originals = each.examples[closest], train.read(rows)
+        distances = torch.linalg.vector_norm((scaling(copies) - scaling(originals)).flatten(1), dim=1)
+        pairs = zip(each.numbers[closest], rows, distances, telling.ratio[closest], strict=True)
         groups.append(
             Closeness(
-                kind="points" if kind == "points" else "samples",
-                count=len(group.rows),
-                num_copies=int((group.largest < _ROUNDING[unit]).sum()),
-                held_out_copies=held_out_copies,
+                kind=each.kind,
+                count=len(each.examples),
+                num_copies=_num_equal(group, unit),
+                held_out_copies=_num_equal(near, unit),
                 median_distance=float(np.median(group.distance)),
                 by_distance=compare(group.distance, near.distance),
                 by_ratio=by_ratio,
-                closest=[
-                    Pair(int(own_numbers[k]), int(row), distance, float(chosen.ratio[k]))
-                    for k, row, distance in zip(order, rows, distances, strict=True)
-                ],
+                closest=[Pair(int(n), int(row), float(far), float(ratio)) for n, row, far, ratio in pairs],
                 by_contrast=by_contrast,
             )
         )
         names = name_examples(rows, train_split.origins(rows))
-        shown.append(Shown(kind, copies.numpy(), originals.numpy(), names))
+        shown.append(Shown(each.kind, copies.numpy(), originals.numpy(), names))
     audit = Audit(
         step=run.step,
         fingerprint=store.manifest.fingerprint,
@@ -139,6 +131,32 @@ def audit_run(
     )
     write_audit(run.folder, audit)
     return audit, shown
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """What a model gives away, in the units of the data: its points, or samples from it."""
+
+    kind: Literal["points", "samples"]
+    examples: Tensor
+    numbers: NDArray[np.int64]
+    """The number of each point or sample, counted from 0."""
+
+
+def _made_by(run: TrainedRun, num_samples: int) -> list[_Made]:
+    drawn = sample(run.model, num_samples, generator=generator_for(0, "audit")).cpu()
+    samples = _Made("samples", drawn, np.arange(num_samples))
+    own = run.model.prior.own_points()
+    if own is None:
+        return [samples]
+    heaviest = own.heaviest(_MOST_POINTS).sort().values
+    points = run.model.to_data_units(own.points)[heaviest].cpu()
+    return [_Made("points", points, heaviest.cpu().numpy()), samples]
+
+
+def _num_equal(found: Nearest, unit: str) -> int:
+    """Return how many equal a training example, up to rounding."""
+    return int((found.largest < _ROUNDING[unit]).sum())
 
 
 def _split(found: Nearest, sizes: list[int]) -> list[Nearest]:

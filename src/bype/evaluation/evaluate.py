@@ -74,9 +74,7 @@ def evaluate(
     store = run.store(data)
     split_name = split_name or store.default_split
     split = store.split(split_name)
-    known = read_results(run.folder).find(store.manifest.fingerprint, split_name)
-    if known is not None and known.step != run.step:
-        known = None
+    known = earlier_evaluation(run, store, split_name)
     measured, scores = known.density if known else None, None
     if density is not None:
         with stage("estimating the likelihood") as report:
@@ -145,6 +143,12 @@ def evaluate(
     if density is not None:
         _journal(run, split, density).unlink(missing_ok=True)
     return evaluation
+
+
+def earlier_evaluation(run: TrainedRun, store: Store, split_name: str) -> Evaluation | None:
+    """Return what was measured before of this model on a split of a store, if anything was."""
+    found = read_results(run.folder).find(store.manifest.fingerprint, split_name)
+    return found if found is not None and found.step == run.step else None
 
 
 def _refuse_infinite(split: Split, rows: NDArray[np.int64], scores: Tensor) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bype.data.scaling import Scaling
 from bype.distributions import DiagonalNormal, Distribution
-from bype.likelihoods import PIXEL_RANGE, Likelihood
+from bype.likelihoods import PIXEL_RANGE, DiscretisedLogistic, Likelihood
 from bype.priors.base import ExampleSource, MappedSource, Prior, SelectedRows, TrainingBatch, encode_source
 from bype.randomness import Noise
 
@@ -77,6 +77,10 @@ class LatentModel(nn.Module, ABC):
             raise ValueError(
                 f"{type(likelihood).__name__} keeps its mean in the range of pixels; for features give it "
                 f"mean_range=None, or (0, 1) if they lie there"
+            )
+        if len(data_shape) != 3 and isinstance(likelihood, DiscretisedLogistic):
+            raise ValueError(
+                "DiscretisedLogistic is for pixels in bytes; for features take LearnedGaussian(mean_range=None)"
             )
         self.data_shape = tuple(data_shape)
         self.likelihood = likelihood
@@ -145,6 +149,12 @@ class LatentModel(nn.Module, ABC):
             what = "bytes" if not x.is_floating_point() else f"numbers up to {float(x.abs().max()):g}"
             raise ValueError(f"examples are floats, and pixels lie in [0, 1], not {what}; give (bytes + 0.5) / 256")
         self.require_batch(x)
+        if self.likelihood.value_kind == "cross-entropy" and x.numel() and not (x.min() >= 0 and x.max() <= 1):
+            low, high, name = float(x.min()), float(x.max()), type(self.likelihood).__name__
+            raise ValueError(
+                f"examples for a {name} likelihood lie in [0, 1], not in [{low:g}, {high:g}]; scale them, or take "
+                f"another likelihood"
+            )
         return x.to(next(self.parameters()).dtype)
 
     def flatten(self, x: Tensor) -> Tensor:

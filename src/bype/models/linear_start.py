@@ -10,6 +10,7 @@ from bype.data.augment import Augmentation
 from bype.data.examples import spread_rows
 from bype.data.scaling import Batches
 from bype.factors import LinearGaussian, factor_analysis, probabilistic_pca
+from bype.likelihoods import Likelihood
 from bype.models.base import LatentModel
 from bype.models.vae import VAE
 from bype.networks import DenseDecoder, DenseEncoder
@@ -53,7 +54,7 @@ def fit_linear(
     latent_dim: int,
     seed: int,
     augmentation: Augmentation | None = None,
-    noise_variance: float | None = None,
+    likelihood: Likelihood | None = None,
 ) -> LinearGaussian:
     """Fit a linear model with normal noise: one variance for all pixels, or one for each column of a table.
 
@@ -69,12 +70,13 @@ def fit_linear(
         Of the run.
     augmentation
         Of images.
-    noise_variance
-        The one variance of all pixels or columns, if it is known.
+    likelihood
+        Whose noise the linear model has: columns have one variance, if they do there, and a fixed variance is kept.
     """
     batches = linear_batches(source, seed, augmentation)
-    if len(shape) == 3 or noise_variance is not None:
-        return probabilistic_pca(batches, latent_dim, PIXEL_FLOOR, noise_variance)
+    if len(shape) == 3 or (likelihood is not None and likelihood.has_one_variance):
+        fixed = None if likelihood is None else likelihood.fixed_variance
+        return probabilistic_pca(batches, latent_dim, PIXEL_FLOOR, fixed)
     return factor_analysis(batches, latent_dim, COLUMN_FLOOR)
 
 
@@ -105,8 +107,7 @@ def start_as_linear(
     if not (isinstance(encoder, DenseEncoder) and isinstance(decoder, DenseDecoder)):
         raise ValueError("only a VAE with dense networks can begin as a linear model")
     source = model.scaled(train)
-    latent_dim, noise_variance = len(encoder.log_variance), model.likelihood.fixed_variance
-    linear = fit_linear(source, model.data_shape, latent_dim, seed, augmentation, noise_variance)
+    linear = fit_linear(source, model.data_shape, len(encoder.log_variance), seed, augmentation, model.likelihood)
     encoder.start(linear, float(linear.variance.mean().sqrt().clamp_min(1e-6)))
     decoder.start(linear)
     model.likelihood.start(linear.noise)

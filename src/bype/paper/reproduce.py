@@ -16,7 +16,7 @@ from bype.data.store import Store
 from bype.evaluation import generation
 from bype.evaluation.augmentation import classifier_error
 from bype.evaluation.density import DensityOptions, Precision, faster_precision
-from bype.evaluation.evaluate import evaluate
+from bype.evaluation.evaluate import earlier_evaluation, evaluate
 from bype.evaluation.records import ClassifierError, Evaluation, change_results, read_results
 from bype.paper.cells import Cell, Protocol, config_of, preparation
 from bype.paper.items import Classifier, Line
@@ -188,8 +188,8 @@ def _fill(
         if outcome.state != "finished" or outcome.signal is not None:  # there are other cells, and much to measure
             raise StoppedError(outcome.signal or 0)
     run = TrainedRun.open(folder, store.folder)
-    known = read_results(folder).find(store.manifest.fingerprint, "test")
-    if known is None or known.step != run.step or not _is_measured(known, protocol, len(store.split("test"))):
+    known = earlier_evaluation(run, store, "test")
+    if known is None or not _is_measured(known, protocol, len(store.split("test"))):
         density = DensityOptions(protocol.draws, protocol.images, precision=_precision(workplace))
         evaluate(run, "test", data=store.folder, density=density, max_examples=protocol.images, stage=stage)
     # Those of an earlier record too: it is replaced, and another table may need them.

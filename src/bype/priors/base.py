@@ -19,9 +19,9 @@ Encode = Callable[[Tensor], DiagonalNormal]
 """The model's encoder, q(z | x) for a batch of examples; for two levels, the top one."""
 
 _CHUNK_ROWS = 512
-_CHUNK_NUMBERS = 2**23
-"""Numbers in the examples that are encoded at once: the residual network has activations of some 40 times as many."""
 """How many examples are encoded at once; the activations of more are not held together."""
+_CHUNK_NUMBERS = 2**23
+"""How many numbers these examples may have: the residual network has activations of some 40 times as many."""
 _LOG_VARIANCE_START = 0.0
 """Where the log variance shared by all components starts; docs/method/deviations.md says how it was chosen."""
 

@@ -16,6 +16,9 @@ _NOISE_ROWS, _NOISE_NUMBERS = 2_000, 2**27
 """This many examples (fewer if they are huge) are enough for the means and variances of a start as noise."""
 _CHUNK_NUMBERS = 2**22
 
+_SUM_TOLERANCE = 1e-3
+"""How far weights may be from their total, as a share of it: float32 rounds."""
+
 
 def project_to_simplex(weights: Tensor, total: float) -> Tensor:
     r"""Return the nearest point to ``weights`` (M,) in :math:`\{w \ge 0, \sum_m w_m = \text{total}\}`.
@@ -87,6 +90,13 @@ class Pseudocoreset(nn.Module):
             )
         if labels is not None and (labels.shape != points.shape[:1] or int(labels.min()) < 0):
             raise ValueError(f"labels must be {len(points)} numbers from 0 on, one for each point")
+        if weights is not None:
+            is_valid = weights.shape == points.shape[:1] and bool((weights >= 0).all())
+            if not is_valid or abs(float(weights.sum()) / total - 1) > _SUM_TOLERANCE:
+                raise ValueError(
+                    f"weights must be {len(points)} numbers from 0 on that add up to the total, {total}; "
+                    f"scale them: weights * {total} / weights.sum()"
+                )
         self.data_range = data_range
         self.register_buffer("points", torch.empty_like(points))
         self.register_buffer("probabilities", torch.empty(len(points), dtype=torch.float64, device=points.device))

@@ -39,6 +39,10 @@ class JointPseudocoresetPrior(Prior):
 
     def __init__(self, start: Pseudocoreset) -> None:
         super().__init__()
+        if start.labels is not None:
+            raise ValueError(
+                "points with labels need the rule Tracking; backpropagation would let all examples move all points"
+            )
         self.data_range = start.data_range
         self.points = nn.Parameter(start.points.clone())
         self.logits = nn.Parameter(start.probabilities.log().to(start.points.dtype))

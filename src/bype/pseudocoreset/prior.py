@@ -83,7 +83,9 @@ class PseudocoresetPrior(Prior):
 
 
 def pseudocoreset_prior_of(model: LatentModel) -> PseudocoresetPrior:
-    """Return a model's prior, or say that it has no pseudocoreset."""
+    """Return a model's prior, or say why a rule cannot update its pseudocoreset as a whole."""
     if not isinstance(model.prior, PseudocoresetPrior):
         raise ValueError(f"{type(model.prior).__name__} has no pseudocoreset to update; use PseudocoresetPrior")
+    if model.prior.pseudocoreset.labels is not None:
+        raise ValueError("points with labels need the rule Tracking; this rule would let all examples move all points")
     return model.prior

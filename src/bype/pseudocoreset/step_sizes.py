@@ -82,6 +82,10 @@ class RestartedAdam(Steps):
     def _displacement(self, name: str, gradient: Tensor) -> Tensor:
         mean, square = self.get_buffer(f"{name}_mean"), self.get_buffer(f"{name}_square")
         average_(mean, square, gradient)
+        if not square.isfinite().all():
+            raise ValueError(
+                f"the gradient of the {name} is too large for float32; it grows with the number of examples"
+            )
         j = int(self.steps_in_update)
         return direction(mean, square, j).mul_(-self.step_size / j)
 

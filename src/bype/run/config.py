@@ -55,7 +55,9 @@ class TrainingConfig:
     learning_rate: float = setting(5e-4, "Set Adam's learning rate")
     length: str = setting("4000 epochs", "Train for at most this long, such as '500 steps' or '90 seconds'")
     warm_up: str = setting(
-        "100 epochs", "Raise the weight of the KL terms to 1 over this length; keep it below --length"
+        "100 epochs",
+        "Raise the weight of the KL terms to 1 over this length, epoch by epoch or step by step; '1 epoch' is no "
+        "warm-up; keep it below --length",
     )
     patience: str = setting(
         "50 epochs", "Stop when validation has not improved for this long after the warm-up; never if '0 epochs'"

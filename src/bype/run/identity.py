@@ -46,6 +46,11 @@ class DataIdentity:
         """Return the same without the store's folder: a path names users and machines."""
         return replace(self, store="")
 
+    def columns_to_find(self) -> tuple[str, ...]:
+        """Return the columns to look for in a new table; none, if they were only numbered and all were features."""
+        numbered = tuple(f"column {k}" for k in range(len(self.names)))
+        return () if self.names == numbered and not self.classes else self.names
+
     def column_names(self) -> list[str]:
         """Return the names of the columns of a table, which may be their numbers."""
         return list(self.names) or [f"column {k}" for k in range(self.shape[0])]

@@ -13,8 +13,9 @@ from bype.data.files import READ_FLAGS, FileError, parse_json
 from bype.system import open_file
 
 _MAX_LINE_BYTES, _MAX_METRICS_BYTES = 2**16, 2**27
-_MOST_EPOCHS = 1e15
 """A line has some hundred bytes; the file may have so many that a run could be validated after every step."""
+_MOST_EPOCHS = 1e15
+"""A chart cannot tell epochs above this from each other."""
 
 
 @dataclass(frozen=True)

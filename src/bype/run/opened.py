@@ -213,9 +213,7 @@ def open_store(run: Path, identity: DataIdentity, moved_to: Path | str | None) -
 
 def own_store(run: Path, identity: DataIdentity, other: Path | str | None) -> Store:
     """Open the store that a run was trained on: ``other``, if it is that one, else as :func:`open_store` finds it."""
-    if other is None or Store(other).manifest.fingerprint == identity.fingerprint:
-        return open_store(run, identity, other)
-    found = _find_store(run, identity, None)
+    found = _find_own_store(run, identity, other)
     if isinstance(found, str):
         raise RunError(f"{found}; move them to {run / 'store'}")
     return found
@@ -223,15 +221,14 @@ def own_store(run: Path, identity: DataIdentity, other: Path | str | None) -> St
 
 def find_own_store(run: Path, identity: DataIdentity, other: Path | str | None) -> Store | None:
     """Return what :func:`own_store` opens, or nothing if ``other`` is another store and the run's own is gone."""
-    if other is None or Store(other).manifest.fingerprint == identity.fingerprint:
-        return open_store(run, identity, other)
-    found = _find_store(run, identity, None)
+    found = _find_own_store(run, identity, other)
     return None if isinstance(found, str) else found
 
 
-def came_without_data(run: Path, identity: DataIdentity) -> bool:
-    """Tell whether a run neither holds its data nor knows a place for them, as a model that was shared."""
-    return not identity.store and not (run / "store").exists()
+def _find_own_store(run: Path, identity: DataIdentity, other: Path | str | None) -> Store | str:
+    if other is None or Store(other).manifest.fingerprint == identity.fingerprint:
+        return open_store(run, identity, other)
+    return _find_store(run, identity, None)
 
 
 def _find_store(run: Path, identity: DataIdentity, moved_to: Path | str | None) -> Store | str:
@@ -245,6 +242,6 @@ def _find_store(run: Path, identity: DataIdentity, moved_to: Path | str | None) 
             return store
     if found:
         return f"{found[0]} does not hold the data that this run was trained on"
-    if moved_to is None and came_without_data(run, identity):
+    if moved_to is None and not identity.store:  # as a model that was shared
         return "this run came without its data"
     return f"the data of this run were in {places[0]}, which does not exist"

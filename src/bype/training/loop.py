@@ -162,7 +162,7 @@ def _with_own_rule(config: TrainingConfig, rule: OwnRule) -> TrainingConfig:
         raise ConfigError("rule must be a class, or a function that makes a rule for a model, not a finished rule")
     if not callable(rule):
         raise ConfigError("rule is for a rule of your own; settings of a known one go into TrainingConfig(rule=...)")
-    if not isinstance(config.rule, TrackingSettings | OwnSettings | None):
+    if not (config.rule in (None, TrackingSettings()) or isinstance(config.rule, OwnSettings)):
         raise ConfigError(f"the config has the rule {config.rule.name} already; leave one of the two out")
     if config.prior != "bype":
         raise ConfigError(f"a rule moves a pseudocoreset, and the prior {config.prior} has none; take the prior bype")
@@ -381,6 +381,8 @@ class Trainer:
     def _is_patience_over(self) -> bool:
         patience = self._steps(self._config.patience)
         if patience == 0 or self._validation is None or self.state.best is None:
+            return False
+        if self.state.has_terms:  # of steps since the last validation, and nobody knows yet whether they were good
             return False
         return self.state.step - max(self.state.best_step, self._steps(self._config.warm_up)) >= patience
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 _EPSILON = 1e-7
+_NOT_FINITE = "gradients are not finite; try a smaller learning_rate, or data of a smaller scale"
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -47,6 +48,8 @@ class NormalisedAdam:
         gradients = self.gradients()
         if self._normalise:
             normalise_(gradients)
+        elif not torch.stack(torch._foreach_norm(gradients, torch.inf)).isfinite().all():
+            raise ValueError(_NOT_FINITE)
         for name, parameter in moving.items():
             if name not in self._states:
                 count = torch.zeros((), dtype=torch.float32, device=parameter.device)
@@ -112,7 +115,7 @@ def normalise_(gradients: list[Tensor]) -> None:
     if not norms.isfinite().all():  # squares overflow long before the numbers themselves do
         largest = torch.stack(torch._foreach_norm(gradients, torch.inf))
         if not largest.isfinite().all():
-            raise ValueError("gradients are not finite; try a smaller learning_rate, or data of a smaller scale")
+            raise ValueError(_NOT_FINITE)
         torch._foreach_div_(gradients, largest.clamp_min(1.0).unbind())
         norms = torch.stack(torch._foreach_norm(gradients)) + _EPSILON
     torch._foreach_div_(gradients, norms.unbind())

@@ -1,9 +1,10 @@
 """NumPy arrays, .npy and .npz, read as streams."""
 
 import math
+import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -25,9 +26,11 @@ from bype.data.sources.base import (
     numbered,
     remedy_for,
 )
+from bype.data.sources.classes import in_order
 
 _EXAMPLE_NAMES = ("x", "images", "data", "features")
 _LABEL_NAMES = ("y", "label", "labels", "target", "targets")
+_DAMAGED = (zipfile.BadZipFile, zlib.error, tokenize.TokenError)
 _VALIDATION_NAMES = ("val", "valid", "validation")
 
 
@@ -50,7 +53,8 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
         if examples is None:
             raise SourceError(
                 f"{path} holds {', '.join(arrays.headers)}; call the examples {' or '.join(_EXAMPLE_NAMES)}, "
-                f"the labels {' or '.join(_LABEL_NAMES)}"
+                f"the labels {' or '.join(_LABEL_NAMES)}; or the examples x_train and x_test, the labels y_train and "
+                f"y_test"
             )
         pairs = [(None, examples, next((name for name in _LABEL_NAMES if name in arrays.headers), ""))]
     labelled = [labels in arrays.headers for _, _, labels in pairs]
@@ -61,7 +65,7 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
     unused = tuple(name for name in arrays.headers if not any(name in pair for pair in pairs))
     for name in arrays.headers:
         if name not in unused:
-            arrays.require_usable(name)
+            arrays.require_usable(name, is_label=any(name == labels for _, _, labels in pairs))
     for _, examples, labels in pairs:
         if has_labels and arrays.headers[examples][0][0] != arrays.headers[labels][0][0]:
             lengths = [arrays.headers[name][0][0] for name in (examples, labels)]
@@ -70,8 +74,7 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
     if len(layouts) > 1:
         raise SourceError(f"the arrays in {path} have different shapes or types")
     shape, dtype, channels_last = layouts.pop()
-    distinct = set().union(*(arrays.distinct_labels(labels) for _, _, labels in pairs)) if has_labels else set()
-    numbers = {label: number for number, label in enumerate(sorted(distinct))}
+    numbers = arrays.numbers_of_classes([labels for _, _, labels in pairs]) if has_labels else {}
     pools = tuple(
         Pool(
             split,
@@ -88,6 +91,10 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
     return Source(f"arrays in {path.name}", shape, dtype, pools, has_labels, classes, unused=unused)
 
 
+Label = int | str
+_MAX_LABEL_BYTES = 4_000
+"""Text takes four bytes for each character."""
+
 Header = tuple[tuple[int, ...], np.dtype[Any]]
 _MAX_COLUMN_MAJOR_BYTES = 2**32
 """Arrays in Fortran order are held in memory, since their rows are not in one piece; larger ones are refused."""
@@ -97,7 +104,8 @@ def layout(path: Path | str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tu
     """Return the shape of one example, how it is stored, and whether channels come last."""
     if len(shape) == 2:
         if dtype.kind not in "fiu":
-            raise SourceError(f"{path}: features must be numbers, not {dtype}")
+            way_out = "; save x.astype(float)" if dtype.kind == "b" else ""
+            raise SourceError(f"{path}: features must be numbers, not {dtype}{way_out}")
         return shape[1:], "float32", False
     if len(shape) not in (3, 4) or dtype != np.uint8:
         way_out = "turn images x from 0 to 1 into bytes with (255 * x).round().astype('uint8')"
@@ -145,7 +153,7 @@ class _Arrays:
                 }
                 lower = {name.lower(): member for name, member in members.items()}
                 return lower if len(lower) == len(members) else members  # X is as good as x
-        except (zipfile.BadZipFile, OSError) as error:
+        except (zipfile.BadZipFile, NotImplementedError, OSError) as error:
             raise SourceError(f"cannot read {self.path}: {error}") from error
 
     @contextmanager
@@ -159,7 +167,7 @@ class _Arrays:
             else:
                 with zipfile.ZipFile(self.path) as archive, archive.open(member) as file:
                     yield file, *self._read_header(file)
-        except (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
+        except (*_DAMAGED, OSError, EOFError, ValueError, RuntimeError) as error:
             if isinstance(error, SourceError):
                 raise
             raise SourceError(f"cannot read {self.path}: {error}") from error
@@ -174,12 +182,14 @@ class _Arrays:
             raise SourceError(f"{self.path} has an unknown version of NumPy's format, {version}")
         return (shape, dtype), column_major and len(shape) > 1
 
-    def require_usable(self, name: str) -> None:
-        """Refuse an array that cannot be read as a stream of numbers."""
+    def require_usable(self, name: str, is_label: bool) -> None:
+        """Refuse an array that cannot be read as a stream."""
         shape, dtype = self.headers[name]
         what = f"{self.path}: the array {name!r}" if self.path.suffix.lower() == ".npz" else f"{self.path}: the array"
         if dtype.hasobject:
-            raise SourceError(f"{what} holds Python objects, not numbers; save it as numbers: array.astype(float)")
+            kinds = "numbers or text; save it as one of these: array.astype(str)"
+            kinds = kinds if is_label else "numbers; save it as numbers: array.astype(float)"
+            raise SourceError(f"{what} holds Python objects, not {kinds}")
         if not shape or 0 in shape:
             raise SourceError(f"{what} has shape {shape}, which has no examples")
         if self._is_column_major[name] and math.prod(shape) * dtype.itemsize > _MAX_COLUMN_MAJOR_BYTES:
@@ -205,18 +215,39 @@ class _Arrays:
             raise SourceError(f"{self.path} ends too early: it was cut off; copy or download it again")
         return np.frombuffer(content, dtype).reshape(shape, order=order)
 
-    def _rows_of(self, name: str) -> Iterator[int]:
+    def _rows_of(self, name: str) -> Iterator[Label]:
         for block in self._blocks(name):
             yield from block.tolist()
 
-    def distinct_labels(self, name: str) -> set[int]:
-        """Return the labels that occur."""
+    def numbers_of_classes(self, names: Sequence[str]) -> dict[Label, int]:
+        """Return the number of the class of each label that occurs in arrays of labels."""
+        found = [self._distinct_labels(name) for name in names]
+        if len({self.headers[name][1].kind == "U" for name in names}) > 1:
+            raise SourceError(f"{self.path}: {' and '.join(names)} hold numbers and text; make them alike")
+        labels: list[Any] = sorted(set().union(*found))
+        if "" in labels:
+            raise SourceError(f"{self.path}: {' or '.join(names)} has an empty label; fill it in, or leave its row out")
+        if labels and isinstance(labels[0], str):
+            labels = in_order(labels)
+        return {label: number for number, label in enumerate(labels)}
+
+    def _distinct_labels(self, name: str) -> set[Label]:
         shape, dtype = self.headers[name]
-        if len(shape) != 1 or dtype.kind not in "iu":
-            raise SourceError(f"{self.path}: labels must be whole numbers, one for each example")
-        found: set[int] = set()
+        if len(shape) != 1 or dtype.kind not in "iuU" or not 0 < dtype.itemsize <= _MAX_LABEL_BYTES:
+            is_table, is_column = len(shape) == 2, shape[1:] == (1,)
+            better = "y.ravel()" if is_column else "y.argmax(1), if they are one-hot" if is_table else "y.astype(int)"
+            better = "y.astype(str)" if dtype.kind == "S" else better
+            raise SourceError(
+                f"{self.path}: labels must be whole numbers, or text of up to {_MAX_LABEL_BYTES // 4} characters, one "
+                f"for each example, not {dtype} of shape {shape}; save {better}"
+            )
+        found: set[Label] = set()
         for block in self._blocks(name):
-            found |= {*np.unique(block).tolist()}
+            try:
+                found |= {*np.unique(block).tolist()}
+                "".join(map(str, found)).encode()
+            except (ValueError, SystemError) as error:  # a damaged file, or a half of a character
+                raise SourceError(f"{self.path}: the array {name!r} holds labels that are no text: {error}") from error
             if len(found) > MAX_CLASSES:
                 raise SourceError(
                     f"{self.path}: the array {name!r} has over {MAX_CLASSES:,} values, so it does not hold classes; "
@@ -228,7 +259,7 @@ class _Arrays:
         self,
         examples: str,
         labels: str | None,
-        numbers: Mapping[int, int],
+        numbers: Mapping[Label, int],
         shape: tuple[int, ...],
         dtype: str,
         channels_last: bool,

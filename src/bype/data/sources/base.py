@@ -2,7 +2,7 @@
 
 import importlib.util
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,14 +126,6 @@ def shares(splits: Collection[str | None], split: str | None) -> tuple[float, fl
 def split_named(name: str) -> str | None:
     """Return the split that a name such as ``train2017`` or ``test-00000`` has a word for, if there is one."""
     return next((SPLIT_NAMES[word] for word in re.split(r"[^a-z]+", name.lower()) if word in SPLIT_NAMES), None)
-
-
-def in_order(classes: Iterable[str]) -> list[str]:
-    """Return names of classes in their order: whole numbers by size, others as text."""
-    found = set(classes)
-    if all(re.fullmatch(r"-?\d+", name) for name in found):
-        return sorted(found, key=lambda name: (int(name), name))
-    return sorted(found)
 
 
 def no_column(file: Path, label: str, names: Sequence[str]) -> SourceError:

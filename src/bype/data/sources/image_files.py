@@ -3,6 +3,7 @@
 import struct
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
@@ -47,8 +48,11 @@ _TURNS = {
 """How to bring an image upright, by its EXIF tag. Pillow's own function rewrites all tags, and fails at a bad one."""
 _ORIENTATION, _TIFF_WIDTH, _TIFF_HEIGHT = 0x0112, 0x0100, 0x0101
 _HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1"}
+_FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "AVIF", "JPEG2000", "PPM")
+"""What Pillow may take a file for, whatever its name: it gives PostScript to a program that runs it."""
 _UNREADABLE = (
     *(OSError, UnidentifiedImageError, SyntaxError, ValueError, RuntimeError, KeyError, struct.error),
+    *(TypeError, AttributeError, IndexError, OverflowError),  # Pillow raises these of damaged files too
     *(Image.DecompressionBombError, Warning),
 )
 
@@ -219,12 +223,19 @@ def _open(file: Path | BytesIO) -> Image.Image:
         warnings.simplefilter("ignore")  # odd metadata do not hurt
         warnings.simplefilter("error", Image.DecompressionBombWarning)  # of images that decode to gigabytes
         try:
-            return Image.open(file)
+            return Image.open(file, formats=_formats())
         except UnidentifiedImageError:
             if not _is_heic(file):
                 raise
         _learn_heic()
-        return Image.open(file)
+        return Image.open(file, formats=("HEIF",))
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Return the formats that this version of Pillow reads."""
+    Image.init()
+    return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
 def _is_heic(file: Path | BytesIO) -> bool:

@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from bype.data.files import name_of
-from bype.data.sources.base import SPLIT_NAMES, Source, SourceError, SourceOptions, in_order, split_named
+from bype.data.sources.base import SPLIT_NAMES, Source, SourceError, SourceOptions, split_named
+from bype.data.sources.classes import in_order
 from bype.data.sources.image_files import ImageFile, open_image_files
+from bype.wording import counted
 
 IMAGE_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", ".jp2"),
@@ -20,6 +22,8 @@ _OTHER_PICTURES = (
     *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf"),
 )
 """Endings of pictures that are not read."""
+_BROKEN = "links that lead nowhere"
+"""So git-annex and DVC leave images that they have not fetched."""
 
 
 def open_images(place: Path, options: SourceOptions) -> Source:
@@ -27,6 +31,8 @@ def open_images(place: Path, options: SourceOptions) -> Source:
     folder = place if place.is_dir() else place.parent
     left_out: Counter[str] = Counter()
     files = sorted(_files_in(place, left_out)) if place.is_dir() else [place]
+    if not files and left_out[_BROKEN]:
+        raise SourceError(f"the images in {folder} are links that lead nowhere; fetch the files first")
     if not files:
         raise SourceError(f"{folder} holds no images ({', '.join(IMAGE_SUFFIXES)}); give a folder that does")
     parts = {path: path.relative_to(folder).parts for path in files}
@@ -60,6 +66,10 @@ def open_images(place: Path, options: SourceOptions) -> Source:
     if why_no_labels:
         description += f" (no labels, since {why_no_labels})"
     opened = open_image_files(description, found, options, classes, has_labels)
+    if broken := left_out.pop(_BROKEN, 0):
+        opened.notes.append(
+            f"{counted(broken, 'image')} left out, links that lead nowhere; to have them, fetch the files"
+        )
     if left_out:
         endings = ", ".join(f"{ending} {count:,}" for ending, count in left_out.most_common())
         opened.notes.append(
@@ -96,7 +106,7 @@ def holds_images(folder: Path) -> bool:
 def _files_in(folder: Path, left_out: Counter[str], is_strict: bool = True) -> Iterator[Path]:
     """Go through the image files below a folder, also behind links to folders; hidden ones are left out.
 
-    The endings of pictures that are not read are counted in ``left_out``.
+    The endings of pictures that are not read are counted in ``left_out``, and links that lead nowhere.
 
     No folder is read twice. Links come last, so that a folder with a link to it beside it is read under its own name.
     """
@@ -122,6 +132,8 @@ def _files_in(folder: Path, left_out: Counter[str], is_strict: bool = True) -> I
                 (links if is_link else folders).append(path)
             elif (ending := path.suffix.lower()) in IMAGE_SUFFIXES and target.is_file():
                 yield path
+            elif ending in IMAGE_SUFFIXES and is_link:
+                left_out[_BROKEN] += 1
             elif ending in _OTHER_PICTURES:
                 left_out[ending] += 1
 

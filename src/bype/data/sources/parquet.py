@@ -23,7 +23,6 @@ from bype.data.sources.base import (
     SourceOptions,
     as_floats,
     can_be_stored,
-    in_order,
     no_column,
     numbered,
     remedy_for,
@@ -33,6 +32,7 @@ from bype.data.sources.base import (
     split_named,
     wanted_columns,
 )
+from bype.data.sources.classes import in_order, notes_on_classes
 from bype.data.sources.image_files import ImageFile, open_image_files
 
 _NO_NUMBERS = "drop it, or name it with --label if it is the label"
@@ -102,6 +102,7 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
         for split, table in tables.items()
     )
     names = first.features if width == len(first.features) else []
+    noted = () if options.is_for_a_model else classes or ()
     return Source(
         name,
         (width,),
@@ -111,6 +112,7 @@ def open_parquet(path: Path, options: SourceOptions) -> Source:
         tuple(classes or ()),
         tuple(names),
         unused=first.unused,
+        notes=notes_on_classes(first.label or "", noted, sum(table.num_rows for table in tables.values())),
     )
 
 
@@ -184,7 +186,7 @@ class _Table:
                 with self._parquet.ParquetFile(path) as file:
                     schemas.append(file.schema_arrow)
                     self.num_rows += file.metadata.num_rows
-            except (OSError, self._arrow.ArrowException) as error:
+            except (OSError, UnicodeDecodeError, self._arrow.ArrowException) as error:
                 raise SourceError(f"cannot read {path}: {error}") from error
             if not schemas[-1].equals(schemas[0]):
                 raise SourceError(f"{path} has different columns from {files[0]}")
@@ -218,8 +220,8 @@ class _Table:
         self.features = [] if pictures else [name for name in self.columns if name not in left_out]
         if not set(options.columns).isdisjoint(self.features):
             self.features = wanted_columns(files[0], self.columns, options.columns)
-        known = {self.label, *self.features} | index
-        self.unused: tuple[str, ...] = tuple(name for name in self.columns if name not in {*known, *pictures})
+        known = {self.label, *self.features, *pictures} | index
+        self.unused: tuple[str, ...] = tuple(name for name in self.columns if name not in known)
         used = {self.label, self.picture_column, *self.features}
         require_distinct(files[0], [name for name in self._schema.names if name in used])
         is_for_features = bool(options.columns) or len(options.shape or ()) == 1  # what a trained model takes
@@ -276,7 +278,7 @@ class _Table:
                     for batch in file.iter_batches(batch_size=size, columns=columns):
                         yield path.relative_to(self._folder).as_posix(), first, batch
                         first += batch.num_rows
-            except (OSError, self._arrow.ArrowException) as error:
+            except (OSError, UnicodeDecodeError, self._arrow.ArrowException) as error:
                 raise SourceError(f"cannot read {path}: {error}") from error
 
     def distinct_labels(self) -> set[Any]:
@@ -321,7 +323,9 @@ class _Table:
 
     def width(self) -> int:
         """Return how many features a row has."""
-        name, _, batch = next(self._batches(self.features))
+        name, _, batch = next(self._batches(self.features), ("", 0, None))
+        if batch is None:
+            raise SourceError(f"{self.files[0]} is damaged: its rows are missing; copy or download it again")
         return int(self._rows(name, 0, batch.slice(0, 1)).shape[1])
 
     def _rows(self, file: str, first: int, batch: Any) -> NDArray[np.floating]:

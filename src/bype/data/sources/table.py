@@ -16,7 +16,6 @@ from bype.data.sources.base import (
     AS_FOR_TRAINING,
     CHUNK_BYTES,
     FILL_GAPS,
-    LARGEST_NUMBER,
     MAX_CLASSES,
     REPLACE_INFINITE,
     Chunk,
@@ -24,14 +23,13 @@ from bype.data.sources.base import (
     Source,
     SourceError,
     SourceOptions,
-    in_order,
     no_column,
     numbered,
     require_distinct,
     wanted_columns,
 )
+from bype.data.sources.classes import FEW_ROWS, GAPS, in_order, notes_on_classes, number_in
 
-_GAPS = ("", "?", "-", "na", "n/a", "nan", "null", "none", "inf", "-inf")
 _ENCODE_TEXT = (
     "name it with --label if it is the label; turn dates into numbers, and remove thousands separators; turn other "
     "text into numbers first, for instance with pandas.get_dummies(table, columns=[...], dtype=float)"
@@ -40,7 +38,6 @@ _WRITE_POINTS = "write numbers with decimal points, and without thousands separa
 _CHUNK_LINES = 4096
 _MAX_LINE_CHARACTERS = 2**24
 """A store has no room for the names of the columns that a longer line would have."""
-_FEW_ROWS = 20
 _CELL_BYTES = 40
 """What a number takes as an object of Python, in a list."""
 
@@ -48,7 +45,7 @@ _CELL_BYTES = 40
 def open_table(path: Path, options: SourceOptions) -> Source:
     """Open a table: every column is a feature, except the one that ``options.label`` names.
 
-    Without a first line of names, ``options.columns`` cannot be looked for: all columns are taken.
+    Without a first line of names, ``options.columns`` are looked for only if the table has one column more: the labels.
     """
     table = _Table(path, options)
     pool = Pool(None, table.num_rows, lambda: numbered(table.chunks()), validation=0.1, test=0.1)
@@ -61,7 +58,7 @@ def open_table(path: Path, options: SourceOptions) -> Source:
         tuple(table.classes),
         tuple(table.features),
         unused=tuple(table.unused),
-        notes=table.notes(),
+        notes=notes_on_classes(options.label or "", table.classes, table.num_rows),
     )
 
 
@@ -91,7 +88,8 @@ class _Table:
             raise no_column(path, label, self.columns)
         self.label_column = None if label is None else self.columns.index(label)
         self.features = [name for k, name in enumerate(self.columns) if k != self.label_column]
-        if self.has_header and not set(wanted).isdisjoint(self.columns):
+        has_labels = len(self.columns) == len(wanted) + 1  # else columns without names are features, in their order
+        if (self.has_header or has_labels) and not set(wanted).isdisjoint(self.columns):
             self.features = wanted_columns(path, self.columns, wanted)
         used = {label, *self.features}
         require_distinct(path, [name for name in self.columns if name in used])
@@ -122,29 +120,6 @@ class _Table:
                 f"write a line of names above it"
             )
         self.classes = in_order(classes)
-
-    def notes(self) -> list[str]:
-        """Return what seems to be wrong with the table."""
-        column = repr(self.columns[self.label_column or 0])
-        notes = []
-        if _FEW_ROWS < len(self.classes) <= self.num_rows < 2 * len(self.classes):
-            notes.append(
-                f"column {column} has {len(self.classes)} different values in {self.num_rows} rows, so it seems to "
-                f"hold no classes; if so, leave out --label"
-            )
-        if gaps := [name for name in self.classes if name.lower() in _GAPS]:
-            notes.append(
-                f"column {column} holds {', '.join(map(repr, gaps))}, which is taken as a class; if it stands for a "
-                f"missing label, fill it in or leave these rows out"
-            )
-        alike: dict[str | float, list[str]] = {}
-        for name in self.classes:
-            value = _number(name)
-            alike.setdefault(name.casefold() if value is None else value, []).append(name)
-        if pairs := [names for names in alike.values() if len(names) > 1]:
-            shown = "; ".join(", ".join(map(repr, names)) for names in pairs[:3])
-            notes.append(f"column {column} has classes that may be the same: {shown}; if so, write them alike")
-        return notes
 
     def _cells(self) -> Iterator[tuple[int, list[str]]]:
         """Read all lines that are not blank, with their numbers."""
@@ -201,7 +176,7 @@ class _Table:
             if self.label_column is not None:
                 labels.append(numbers[cells[self.label_column].strip()])
             cells = [cells[place] for place in self._places]
-            values = [_number(cell) for cell in cells]
+            values = [number_in(cell) for cell in cells]
             if None in values:
                 column, cell = self.features[values.index(None)], cells[values.index(None)]
                 remedy = _remedy(cell, self._for_text)
@@ -225,7 +200,7 @@ class _Outside:
     """
 
     def __init__(self, first: list[str]) -> None:
-        numbers = [_number(cell) for cell in first]
+        numbers = [number_in(cell) for cell in first]
         known = [number for number in numbers if number is not None]
         increase = len(known) > 2 and all(a < b for a, b in itertools.pairwise(known))
         self._numbers = known if increase else []
@@ -236,7 +211,7 @@ class _Outside:
         if not self._numbers:
             return
         for place, (number, cell) in enumerate(zip(self._numbers, cells, strict=True)):
-            other = _number(cell)
+            other = number_in(cell)
             if other is not None:
                 self._is_above[place] &= number > other
                 self._is_below[place] &= number < other
@@ -245,7 +220,7 @@ class _Outside:
 
     def are_likely(self, num_rows: int) -> bool:
         """Tell what came out; a few rows say nothing."""
-        return bool(self._numbers) and num_rows > _FEW_ROWS
+        return bool(self._numbers) and num_rows > FEW_ROWS
 
 
 def _is_header(path: Path, first: list[str]) -> bool:
@@ -255,10 +230,10 @@ def _is_header(path: Path, first: list[str]) -> bool:
     """
     if len(first) > 2 and first == [str(k) for k in range(len(first))]:
         return True
-    are_numbers = [_number(cell) is not None for cell in first]
+    are_numbers = [number_in(cell) is not None for cell in first]
     if all(are_numbers):
         return False
-    if any(are_numbers) or all(cell.strip().lower() in _GAPS for cell in first):
+    if any(are_numbers) or all(cell.strip().lower() in GAPS for cell in first):
         strange = first[are_numbers.index(False)]
         raise SourceError(
             f"{path}: the first line is neither names nor numbers, it holds {strange[:40]!r} among numbers or gaps; "
@@ -278,14 +253,4 @@ def _remedy(cell: str, for_text: str) -> str:
     except ValueError:
         if re.fullmatch(r"[-+\d.,' ]*\d,\d+", cell.strip()):
             return _WRITE_POINTS
-        return FILL_GAPS if cell.strip().lower() in _GAPS else for_text
-
-
-def _number(cell: str) -> float | None:
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
-    if "_" in cell:  # a code such as 12_05, which Python reads as 1205
-        return None
-    return value if math.isfinite(value) and abs(value) < LARGEST_NUMBER else None
+        return FILL_GAPS if cell.strip().lower() in GAPS else for_text
