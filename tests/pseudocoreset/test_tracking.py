@@ -444,6 +444,22 @@ def test_what_stands_for_others_moves_and_gains_weight_and_the_rest_waits():
     assert (model.prior.targets[members] != before[0][members]).any(1).all()
 
 
+def test_a_loop_that_forgets_the_rule_is_told():
+    model, x = small_model(num_live=2), examples(4)
+    rule = Tracking(model.prior)
+    for _ in range(150):  # with the rule, however long
+        terms = training_terms(model, x)
+        (terms.loss + rule.loss_term(model, terms)).backward()
+        rule.step(model, terms)
+    with torch.no_grad():
+        for _ in range(150):  # to look at a loss is no training
+            training_terms(model, x)
+    for _ in range(99):
+        training_terms(model, x)
+    with pytest.warns(UserWarning, match=r"no point has moved in 100 training steps; after each of them, call step"):
+        training_terms(model, x)
+
+
 def test_looking_at_a_training_loss_changes_nothing():
     model, x = small_model(num_live=2), examples()
     follow(model, Tracking(model.prior), x)

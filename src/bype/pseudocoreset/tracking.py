@@ -6,6 +6,7 @@ Shape letters: ``M`` pseudo-points, ``L`` live ones, ``C`` those that count in a
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,8 @@ _ROUNDING = 0.01
 """How far the sum of mean responsibilities may be from one."""
 _MOST_STEPS = 320
 """A point that waits for more steps than this does not move further: its gradient holds only near the point."""
+_LONG_REST = 100
+"""After so many losses without a step of the rule, a training loop has probably forgotten the rule."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +142,7 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
             self.num_parts += 1
         self.register_buffer("turn", torch.tensor(-1))
         self.register_buffer("part", torch.tensor(0) if self.num_parts > 1 else None)
+        self._steps_at_rest = 0
 
     @torch.no_grad()
     def refresh(self, encode: Encode) -> None:
@@ -151,6 +155,7 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
     @torch.no_grad()
     def advance(self, rows: slice, places: Tensor) -> None:
         """End a training step: targets of live points start again at ``places``, and other points have their turn."""
+        self._steps_at_rest = 0
         self.targets[rows] = places
         self.turn.copy_((self.turn.clamp_min(0) + 1) % self.steps_between_moves)
         if self.num_parts > 1:
@@ -176,6 +181,7 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
     def forward(self, encode: Encode, batch: TrainingBatch | None = None) -> NormalMixture:
         if batch is None:
             return super().forward(encode)
+        self._warn_if_nothing_moves()
         if self.turn < 0:
             self.refresh(encode)
             batch.group.copy_first_([self.targets])
@@ -197,6 +203,15 @@ class TrackedPseudocoresetPrior(PseudocoresetPrior):
         if batch.labels is None:
             raise ValueError("these points have labels, so a training step needs the labels of its examples too")
         return LabelledMixture(made, self.log_variance, labels, batch.labels.to(labels.device))
+
+    def _warn_if_nothing_moves(self) -> None:
+        self._steps_at_rest += torch.is_grad_enabled()
+        if self._steps_at_rest == _LONG_REST:
+            warnings.warn(
+                f"no point has moved in {_LONG_REST} training steps; after each of them, call step(model, terms) of "
+                f"the rule Tracking",
+                stacklevel=2,
+            )
 
     @torch.no_grad()
     def _members(self, rows: slice) -> tuple[Tensor | slice, int, Tensor]:
