@@ -16,6 +16,7 @@ from bype.cli import main
 from bype.cli.output import printing, result
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.store import Store
+from bype.evaluation import augmentation
 from bype.evaluation.generation import generate_like, interpolate, reconstruct, sample
 from bype.plates import to_bytes
 from bype.report.export import export_points
@@ -136,6 +137,45 @@ def test_coreset_is_exported_as_archive_store_and_pictures(bype_run, tmp_path, c
     assert (out / "weights.svg").read_text().startswith("<svg xmlns=")
     assert main(["coreset", str(bype_run), "--out", str(out)]) == 1
     assert "choose another path" in capsys.readouterr().err
+
+
+def test_noise_and_numbers_of_draws_are_taken(bype_run, tmp_path, capsys):
+    assert main(["sample", str(bype_run), "--noise", "--count", "5", "--out", str(tmp_path / "x.npy")]) == 0
+    model, drawn = TrainedRun.open(bype_run).model, torch.Generator().manual_seed(0)
+    expected = sample(model, 5, with_noise=True, generator=drawn).numpy()
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-6)
+    assert main(["embed", str(bype_run), "--samples", "3", "--out", str(tmp_path / "e")]) == 0
+    assert np.isfinite(np.load(tmp_path / "e" / "part-000000.npz")["log_likelihoods"]).all()
+    found = []
+    for more in ([], ["--seed", "1"], ["--rows", "7"], ["--precision", "bfloat16"]):
+        words = ["evaluate", str(bype_run), "--samples", "4", "--images", "8", "--no-map", *more]
+        assert main(words) == 0
+        found.append(json.loads((bype_run / "evaluation.json").read_text())["evaluations"][0]["density"])
+    first, other_seed, few_rows, coarse = (each["negative_log_likelihood"]["value"] for each in found)
+    assert other_seed != first
+    assert few_rows == pytest.approx(first, abs=0.5)
+    assert coarse == pytest.approx(first, abs=1)
+    assert [each["precision_difference"] is None for each in found] == [True, True, True, False]
+    capsys.readouterr()
+
+
+def test_classifiers_that_were_trained_are_not_trained_again(bype_run, monkeypatch, capsys):
+    asked = []
+
+    def trained(run, store, way, share, *, epochs, seed, report):
+        asked.append((share, seed))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return 10 * share + seed
+
+    monkeypatch.setattr(augmentation, "classifier_error", trained)
+    words = ["augment", str(bype_run), "--way", "prior", "--epochs", "2", "--seeds", "2"]
+    assert main(words) == 130
+    assert main(words) == 0
+    assert asked == [(0.4, 0), (0.4, 1), (1.0, 0), (1.0, 0), (1.0, 1)]
+    found = json.loads((bype_run / "evaluation.json").read_text())["augmentation"]
+    assert [each["test_errors"] for each in found] == [[4.0, 5.0], [10.0, 11.0]]
+    capsys.readouterr()
 
 
 def test_embed_and_augment(bype_run, tmp_path, capsys):

@@ -15,6 +15,7 @@ import pytest
 
 from bype.cli import _COMMANDS, main
 from bype.data.writer import StoreWriter
+from bype.run.opened import TrainedRun
 
 
 def help_of(name: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
@@ -74,7 +75,8 @@ def test_a_run_as_json(bype_run, tmp_path, capsys):
     assert len(np.load(tmp_path / "x.npy")) == 5
     found = printed(capsys, "reconstruct", bype_run, "--examples", 0, 1, "--out", tmp_path / "r.npy")
     assert found["examples"] == 2
-    assert found["squared_error"] > 0
+    x, made = TrainedRun.open(bype_run).store().split("test").read(np.arange(2)), np.load(tmp_path / "r.npy")
+    assert found["squared_error"] == pytest.approx(np.square((x + 0.5) / 256 - made).sum((1, 2, 3)).mean(), rel=1e-4)
     assert printed(capsys, "interpolate", bype_run, "--between", 0, 1, "--out", tmp_path / "i.png")["lines"] == 1
     assert printed(capsys, "coreset", bype_run, "--out", tmp_path / "c")["points"] == 20
     assert printed(capsys, "embed", bype_run, "--out", tmp_path / "e")["parts_done"] == 1

@@ -51,12 +51,13 @@ def test_a_store_with_origins_of_version_1_opens():
     assert Store(FIXTURES / "format-1" / "store").split("train").origins(np.arange(3)) is None
 
 
-def test_a_run_of_format_1_is_refused_and_its_maker_named(capsys):
+def test_a_run_of_format_1_is_refused_and_its_maker_named(tmp_path, capsys):
     run = FIXTURES / "format-1" / "run"
     for opening in (lambda: read_config(run), lambda: TrainedRun.open(run)):
         with pytest.raises(RunError, match=MADE_BY):
             opening()
-    assert main(["sample", str(run), "--out", "x.png"]) == 1
+    assert main(["sample", str(run), "--out", str(tmp_path / "x.png")]) == 1
+    assert not (tmp_path / "x.png").exists()
     assert "train again" in capsys.readouterr().err
 
 

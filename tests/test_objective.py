@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bype import objective
 from bype.models import conv_hvae, mlp_hvae, mlp_vae
 from bype.objective import ELBO, importance_weighted_bound, kl_weight
 from bype.priors import ExemplarPrior, GaussianPrior, TensorSource, TrainingBatch, VampPrior
@@ -126,6 +127,21 @@ def test_chunks_change_nothing_but_the_order_of_draws(max_rows):
     bound = importance_weighted_bound(model, x, 13, max_rows=max_rows)
     torch.testing.assert_close(bound.log_likelihood, one, rtol=0, atol=1e-10)
     torch.testing.assert_close(bound.effective_sample_size, torch.full((4,), 13.0, dtype=F64))
+
+
+@pytest.mark.parametrize("numbers", [1, 37, 100])
+def test_draws_are_scored_with_their_own_latents_however_many_at_once(numbers, monkeypatch):
+    """Here draws have different weights, so a draw that is scored with another one's latents would show."""
+    model = linear_vae(GaussianPrior(2), error=0.3)
+    x = torch.randn(4, 5, dtype=F64, generator=torch.Generator().manual_seed(0))
+
+    def bound():
+        return importance_weighted_bound(model, x, 50, generator=torch.Generator().manual_seed(1))
+
+    whole = bound()
+    assert whole.effective_sample_size.max() < 49
+    monkeypatch.setattr(objective, "_CACHED_NUMBERS", numbers)
+    torch.testing.assert_close(bound().log_likelihood, whole.log_likelihood, rtol=1e-12, atol=0)
 
 
 def test_no_more_latents_are_decoded_at_once_than_allowed():

@@ -173,6 +173,7 @@ def test_a_data_set_on_the_hub_is_downloaded_at_its_revision(tmp_path, monkeypat
     assert asked["name"] == "someone/faces"
     assert asked["revision"] == "v1"
     assert asked["repo_type"] == "dataset"
+    assert asked["allow_patterns"] == "*.parquet"  # of a stranger, nothing else
     assert prepared.manifest.source == f"someone/faces at {commit}"
     assert prepared.manifest.shape == (3, 8, 8)
     for name in ("hf:someone/faces", "hf:@v1", "hf:a/b/c@v1"):

@@ -739,6 +739,16 @@ def test_samples_have_the_spread_of_the_data(cancer, fitted):
     assert near > 0.9
 
 
+def test_what_is_decoded_is_in_the_units_of_the_table(cancer, fitted):
+    X = cancer[0]
+    made = fitted.reconstruct(X)
+    assert np.square((made - X) / X.std(0)).mean() < 0.5
+    x, size = torch.from_numpy(X[:20]).float(), X.std(0)
+    np.testing.assert_allclose(bype.reconstruct(fitted.model_, x).numpy() / size, made[:20] / size, atol=1e-3)
+    way = bype.interpolate(fitted.model_, x[0], x[1], 5).numpy()
+    np.testing.assert_allclose(way[[0, -1]] / size, made[:2] / size, atol=1e-3)
+
+
 def test_neighbours_are_added_with_the_labels_of_their_examples(cancer, fitted):
     X, y = cancer[0][:100], cancer[1][:100]
     more, labels = fitted.augment(X, y, random_state=0)

@@ -12,10 +12,12 @@ import torch
 from sklearn.decomposition import PCA
 from sklearn.neighbors import KNeighborsClassifier
 
+from bype.cli.fit import _beside_the_linear_model
 from bype.data.prepare import prepare
 from bype.evaluation.baseline import measure_baseline
 from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
+from bype.evaluation.generation import reconstruct
 from bype.evaluation.records import Baseline, Density, Estimate
 from bype.likelihoods import DiscretisedLogistic
 from bype.run.build import require_fitting
@@ -41,6 +43,10 @@ def test_bytes_are_compared_as_a_density(labelled_store, tmp_path):
     gain = found.baseline.negative_log_likelihood.value - found.density.of_density
     error = found.baseline.error_of_difference
     assert f"{abs(gain):.1f} ± {error:.1f} nats" in found.baseline.verdict(found.density, size)
+    own, linear = found.density.of_density, found.baseline
+    lines = " ".join(" ".join(_beside_the_linear_model(found, size)).split())
+    assert f"-log p(x), nats per example {own:,.1f} {linear.negative_log_likelihood.value:,.1f} " in lines
+    assert f"of reconstructions {linear.own_squared_error:.4g} {linear.squared_error:.4g} " in lines
 
 
 def test_the_error_of_the_difference_is_that_of_pairs(labelled_store, tmp_path):
@@ -53,6 +59,20 @@ def test_the_error_of_the_difference_is_that_of_pairs(labelled_store, tmp_path):
     found = measure_baseline(run, train, (test, np.arange(len(x))), torch.from_numpy(own))
     assert found.error_of_difference == pytest.approx(np.std(own - of_linear, ddof=1) / len(x) ** 0.5, rel=0.05)
     assert found.negative_log_likelihood.error > 2 * found.error_of_difference
+
+
+def test_each_squared_error_is_that_of_its_own_reconstructions(labelled_store, tmp_path):
+    run = TrainedRun.open(small_run(tmp_path / "run", labelled_store))
+    train, test = (run.store().split(name) for name in ("train", "test"))
+    known, x = ((split.read(np.arange(len(split))).reshape(len(split), -1) + 0.5) / 256 for split in (train, test))
+    found = measure_baseline(run, train, (test, np.arange(len(x))), None)
+    pca = PCA(run.config.latent_dim).fit(known)
+    kept = 1 - pca.noise_variance_ / pca.explained_variance_  # the mean of the posterior is nearer to zero
+    of_linear = (pca.transform(x) * kept) @ pca.components_ + pca.mean_
+    assert found.squared_error == pytest.approx(np.square(of_linear - x).sum(1).mean(), rel=0.01)
+    images = torch.from_numpy(x.reshape(-1, *run.data.shape)).float()
+    own = (reconstruct(run.model, images) - images).square().flatten(1).sum(1).mean()
+    assert found.own_squared_error == pytest.approx(float(own), rel=1e-4)
 
 
 def test_neighbours_are_looked_for_among_the_same_examples(labelled_store, tmp_path):

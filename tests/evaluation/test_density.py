@@ -50,6 +50,11 @@ def test_it_is_the_exact_log_likelihood_of_a_linear_gaussian_model(tmp_path, two
     assert found.normalised == pytest.approx(found.negative_log_likelihood.value)
     total = found.negative_reconstruction.value + sum(kl.value for kl in found.kl.values())
     assert found.negative_elbo.value == pytest.approx(total)
+    posterior = model.double().encode(x)
+    kl = 0.5 * (posterior.mean**2 + posterior.log_variance.exp() - 1 - posterior.log_variance).sum(1).mean()
+    top = "z2" if two_levels else "z"
+    assert found.kl[top].value == pytest.approx(kl.item(), abs=0.02)
+    assert all(abs(value.value - kl.item()) > 0.05 for level, value in found.kl.items() if level != top)
 
 
 def test_every_image_counts_once_and_the_scale_is_told(trained_bype, tmp_path):

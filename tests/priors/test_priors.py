@@ -2,15 +2,17 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from bype.distributions import DiagonalNormal
+from bype.mixtures import NormalMixture
 from bype.priors import ExemplarPrior, NearestExemplarPrior, TensorSource, TrainingBatch, VampPrior, base
-from bype.priors.base import rows_at_once
+from bype.priors.base import fit_log_variance, rows_at_once
 from bype.pseudocoreset.coreset import Pseudocoreset, project_to_simplex
 from bype.pseudocoreset.joint import JointPseudocoresetPrior
 from bype.pseudocoreset.prior import PseudocoresetPrior
@@ -101,17 +103,21 @@ def test_pseudocoreset_prior_is_equation_12():
     torch.testing.assert_close(prior(encode).log_prob(z), expected)
 
 
-def test_nearest_exemplars_equal_the_naive_union():
-    prior = NearestExemplarPrior(TensorSource(EXAMPLES), num_exemplars=1000, latent_dim=2, num_neighbours=3).double()
+@pytest.mark.parametrize("num_exemplars", [1000, 20])
+def test_nearest_exemplars_equal_the_naive_union(num_exemplars):
+    prior = NearestExemplarPrior(TensorSource(EXAMPLES), num_exemplars, latent_dim=2, num_neighbours=3).double()
     indices = torch.tensor([4, 20])
+    batch = TrainingBatch(EXAMPLES[indices], indices, encode, torch.Generator().manual_seed(0))
+    drawn = set(prior._draw_subset(batch).tolist())
+    assert len(drawn) == 30 if num_exemplars == 1000 else 10 < len(drawn) < 25
     mixture = prior(encode, TrainingBatch(EXAMPLES[indices], indices, encode, torch.Generator().manual_seed(0)))
     latent = encode(EXAMPLES).mean
     union = set()
     for own in indices.tolist():
         distance = ((latent - latent[own]) ** 2).sum(1)
-        distance[own] = torch.inf
-        union |= set(distance.argsort()[:3].tolist())
-    assert sorted(mixture.component_ids.tolist()) == sorted(union)  # 1000 draws of 30: all are candidates
+        nearest = [k for k in distance.argsort().tolist() if k != own and k in drawn]
+        union |= set(nearest[:3])
+    assert sorted(mixture.component_ids.tolist()) == sorted(union)
     z = torch.randn(2, 2, dtype=F64)
     expected = torch.stack(
         [
@@ -382,6 +388,21 @@ def test_an_exemplar_prior_that_starts_on_its_own_exemplars_is_as_wide_as_for_ne
         starts.append(prior.log_variance.item())
     assert starts[0] == pytest.approx(starts[1], abs=0.41)  # two steps of the search; half of the exemplars are wider
     assert starts[0] > -2
+
+
+@pytest.mark.parametrize("true", [-4.6, -2.2, -0.7, 0.9])
+def test_the_start_of_the_variance_is_the_best_of_all_values_tried(true):
+    generator = torch.Generator().manual_seed(5)
+    means = 3 * torch.randn(6, 2, dtype=F64, generator=generator)
+    noise = torch.randn(400, 2, dtype=F64, generator=generator)
+    latents = means[torch.arange(400) % 6] + math.exp(true / 2) * noise
+    mixture = NormalMixture(means, torch.tensor(0.0, dtype=F64), torch.full((6,), -math.log(6), dtype=F64))
+    log_variance = nn.Parameter(torch.tensor(0.0))
+    found = fit_log_variance(mixture, log_variance, latents)
+    values = torch.linspace(-5, 2, 36)
+    scores = [float(NormalMixture(means, v.double(), mixture.log_weights).log_prob(latents).mean()) for v in values]
+    assert log_variance.item() == values[np.argmax(scores)].item()
+    assert found == pytest.approx(max(scores))
 
 
 def test_large_examples_are_encoded_a_few_at_a_time():

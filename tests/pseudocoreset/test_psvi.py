@@ -1,5 +1,7 @@
 """PSVI against Algorithm 2 written out, central differences, and what the mathematics says of it."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +19,7 @@ from bype.likelihoods import (
 from bype.models import conv_hvae, mlp_hvae, mlp_vae
 from bype.priors import GaussianPrior
 from bype.pseudocoreset import scores as scores_module
-from bype.pseudocoreset.coreset import Pseudocoreset
+from bype.pseudocoreset.coreset import Pseudocoreset, project_to_simplex
 from bype.pseudocoreset.prior import PseudocoresetPrior
 from bype.pseudocoreset.psvi import PSVI, Centring, PSVIGradient, psvi_gradient
 from bype.pseudocoreset.scores import LinearScores, PairwiseScores, scores_of
@@ -232,14 +234,51 @@ class RecordingSteps(Steps):
         return torch.zeros_like(points), torch.zeros_like(weights)
 
 
+class FixedSteps(Steps):
+    """Goes the same way whatever the gradients are."""
+
+    def __init__(self, points: Tensor, weights: Tensor) -> None:
+        super().__init__()
+        self.displacements = points, weights
+
+    def start_update(self) -> None:
+        pass
+
+    def forward(self, points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        return self.displacements
+
+
+def test_displacements_are_added_and_what_leaves_the_range_or_the_simplex_comes_back():
+    model = make_model().double()
+    pseudocoreset = model.prior.pseudocoreset
+    points, weights = pseudocoreset.points.clone(), pseudocoreset.weights.clone()
+    generator = torch.Generator().manual_seed(4)
+    moves = torch.randn(points.flatten(1).shape, dtype=F64, generator=generator)
+    gains = 20 * torch.randn(len(points), dtype=F64, generator=generator)
+    PSVI(FixedSteps(moves, gains)).update(model, [x.double() for x in batches(1)])
+    torch.testing.assert_close(pseudocoreset.points, (points + moves.view_as(points)).clamp(0, 1))
+    torch.testing.assert_close(pseudocoreset.weights, project_to_simplex((weights + gains).clamp_min(0), 200.0))
+
+
+def test_plain_steps_descend_the_objective():
+    """With the same batch and draws in each update, small steps lower J."""
+    model = make_model().double()
+    (x,) = batches(1)
+    rule = PSVI(InverseTimeSteps(1e-7))
+    found = [rule.update_step(model, x.double(), generator=torch.Generator().manual_seed(2)) for _ in range(30)]
+    assert found[-1] < found[0]
+    assert sum(after < before for before, after in itertools.pairwise(found)) > 20
+
+
 @pytest.mark.parametrize("architecture", [mlp_vae, mlp_hvae, conv_hvae])
 def test_one_draw_of_all_latents_serves_values_and_gradients(architecture, monkeypatch):
     # The update must decode once per step: the gradient is then of the very log-likelihoods that were centred.
     model = make_model(architecture).double()
-    decoded = []
+    decoded, drawn = [], []
     decode = model.decode
 
     def spy(top: Tensor, **arguments: object) -> Tensor:
+        drawn.append(top)
         decoded.append(decode(top, **arguments))
         return decoded[-1]
 
@@ -248,7 +287,9 @@ def test_one_draw_of_all_latents_serves_values_and_gradients(architecture, monke
     (x,) = batches(1)
     steps = RecordingSteps()
     PSVI(steps).update(model, [x.double()], generator=torch.Generator().manual_seed(2))
-    (output,) = decoded
+    (output,), (latents,) = decoded, drawn
+    of_mixture = model.prior_distribution().sample(latents.shape[:1], generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(latents, of_mixture)
     ((points, weights),) = steps.gradients
     scores = PairwiseScores(model.likelihood, output)
     data = scores.sum_over_examples(model.flatten(x.double()), torch.full((10,), 20.0))

@@ -23,12 +23,14 @@ from bype.evaluation.density import DensityOptions
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.generation import interpolate, reconstruct
 from bype.evaluation.outliers import ScoreOptions, score_examples
+from bype.evaluation.records import read_results
 from bype.plates import grid, plate, to_bytes
 from bype.pseudocoreset.settings import TrackingSettings
 from bype.report import sections
 from bype.report.charts import Series, histogram, line_chart, scatter, ticks
-from bype.report.contents import gather
+from bype.report.contents import gather, measured
 from bype.report.markup import element
+from bype.report.numbers import number_lines
 from bype.report.page import render
 from bype.report.sections import training
 from bype.report.style import OTHERS
@@ -390,3 +392,28 @@ def test_the_page_says_when_it_does_not_show_all_classes(labelled, tmp_path):
 def test_a_chart_of_a_narrow_range_has_different_numbers_below(places):
     chart = line_chart([Series("a", places, [1.0] * len(places))], title="t", x_label="x", y_label="y")
     assert "NaN" not in str(chart.on_page())
+
+
+def test_the_table_shows_each_number_in_its_own_line(evaluated):
+    run = TrainedRun.open(evaluated)
+    (found,) = read_results(evaluated).evaluations
+    lines = {name: values[0].replace("\u2212", "-") for name, values in number_lines([measured(run, "a run")])}
+    density = found.density
+    for name, estimate in (
+        ("Negative log-likelihood", density.negative_log_likelihood),
+        ("−ELBO", density.negative_elbo),
+        ("−Reconstruction", density.negative_reconstruction),
+        ("KL of z", density.kl["z"]),
+    ):
+        assert lines[name].startswith(f"{estimate.value:.3f}\u00a0±\u00a0{estimate.error:.3f}"), name
+    assert lines["Active units"] == f"{found.active_units.num_active} of {found.active_units.num_units}"
+    assert lines["Linear probe"] == f"{100 * found.representation.probe_accuracy:.2f} %"
+
+
+def test_the_table_of_features_has_the_numbers_of_the_data_and_of_samples(trained_features):
+    run = TrainedRun.open(trained_features)
+    features = gather(trained_features, "a run").features
+    rows = run.store().split("train").read(np.arange(len(run.store().split("train"))))
+    np.testing.assert_allclose(features.data_mean, rows.mean(0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(features.data_spread, rows.std(0), rtol=1e-4)
+    assert not np.allclose(features.sample_mean, features.data_mean, rtol=1e-3)

@@ -48,6 +48,7 @@ class FolderHub:
         self.folder = folder
         self.private: dict[str, bool] = {}
         self.downloaded: set[str] = set()
+        self.asked: dict[str, object] = {}
 
     def place(self, repo_id: str, revision: str | None = None) -> Path:
         return self.folder / "repositories" / repo_id / (revision or "main")
@@ -63,6 +64,7 @@ class FolderHub:
         return SimpleNamespace(private=self.private[repo_id])
 
     def upload_folder(self, api, *, repo_id, folder_path, commit_message, revision, create_pr, delete_patterns):
+        self.asked |= {"token": api.token, "create_pr": create_pr}
         place = self.place(repo_id, revision)
         place.mkdir(parents=True, exist_ok=True)
         for name in utils.filter_repo_objects(files_of(place), allow_patterns=delete_patterns):
@@ -77,6 +79,7 @@ class FolderHub:
 
     def snapshot_download(self, repo_id, *, revision, token, local_files_only, allow_patterns):
         """Lay out links to blobs, as the client does in its cache."""
+        self.asked |= {"token": token, "local_files_only": local_files_only}
         place = self.place(repo_id, revision)
         if not place.is_dir():
             raise utils.RepositoryNotFoundError(
@@ -145,6 +148,15 @@ def test_a_run_goes_to_the_hub_and_back_to_the_bit(measured_run, folder_hub):
     with pytest.raises(RunError, match="came without its data"):
         back.store()
     assert len(back.store(measured_run.data.store).split("test")) == 75
+
+
+def test_the_callers_token_and_wishes_reach_the_hub(measured_run, folder_hub):
+    one, other = "hf_one", "hf_other"
+    measured_run.push_to_hub(NAME, token=one, create_pr=True)
+    assert folder_hub.asked == {"token": one, "create_pr": True}
+    folder_hub.asked.clear()
+    bype.TrainedRun.from_pretrained(NAME, token=other, local_files_only=True)
+    assert folder_hub.asked == {"token": other, "local_files_only": True}
 
 
 def test_a_folder_names_no_place(measured_run, tmp_path):

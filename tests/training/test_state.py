@@ -7,7 +7,7 @@ import torch
 
 from bype.distributed import Group
 from bype.objective import ELBOTerms
-from bype.training.state import TrainingState
+from bype.training.state import TrainingState, named_sums
 
 FIELDS = {
     "step": 7,
@@ -70,3 +70,9 @@ def test_a_state_of_a_stranger_is_looked_at(change, message):
 def test_very_large_sums_come_back():
     state = TrainingState(sums={"kl": 2e40}, num_examples=3, best=-1e38)
     assert TrainingState.from_fields(state.to_fields(Group()), Group()) == state
+
+
+def test_the_kl_of_each_level_has_its_own_name():
+    terms = ELBOTerms(torch.tensor([1.0, 2.0]), {"z2": torch.tensor([3.0, 4.0]), "z1": torch.tensor([10.0, 20.0])})
+    expected = {"negative_elbo": 34.0, "negative_reconstruction": -3.0, "kl_z2": 7.0, "kl_z1": 30.0}
+    assert named_sums(terms) == expected

@@ -208,6 +208,29 @@ def test_epochs_and_steps_mean_the_same(store, tmp_path):
     assert metrics(tmp_path / "epochs") == metrics(tmp_path / "steps")
 
 
+def test_each_example_is_used_once_in_an_epoch_of_many(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((20_000, 1), dtype=np.float32))
+    prepare(tmp_path / "x.npy", tmp_path / "store", validation=0, test=0)
+    order = TrainingOrder(Store(tmp_path / "store").split("train"), seed=0, batch_size=100, window_blocks=None)
+    for first in (0, 200):
+        batches = [order.rows(step) for step in range(first, first + 200)]
+        assert {len(batch) for batch in batches} == {100}
+        assert np.array_equal(np.sort(np.concatenate(batches)), np.arange(20_000))
+
+
+def test_updates_are_given_a_table_in_the_units_of_the_model(tmp_path, monkeypatch):
+    rows = np.random.default_rng(0).normal(1000, 50, (300, 3))
+    np.save(tmp_path / "x.npy", rows)
+    prepare(tmp_path / "x.npy", tmp_path / "store", validation=30, test=0)
+    seen = []
+    monkeypatch.setattr(PSVI, "update", lambda self, model, batches, **_: seen.extend(batch.x for batch in batches))
+    train(replace(rule=PSVISettings(every="1 epoch", steps=4)), tmp_path / "store", tmp_path / "run")
+    seen = torch.cat(seen)
+    assert len(seen) == 2 * 4 * 25
+    assert seen.mean(0).abs().max() < 0.5
+    assert (seen.std(0) - 1).abs().max() < 0.5
+
+
 def test_each_window_is_announced_once_and_ahead(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((1000, 8, 8), dtype=np.uint8))
     prepare(tmp_path / "x.npy", tmp_path / "store", validation=0, test=0)

@@ -205,6 +205,8 @@ class _Arrays:
                     yield self._exactly(file, (count, *shape[1:]), dtype, "C")
                 else:
                     yield np.ascontiguousarray(whole[first : first + count])
+            if file.read(1):  # at the end of its file, an archive also compares the checksum
+                raise SourceError(f"{self.path}: the array {name!r} is longer than its header says; save it again")
 
     def _exactly(
         self, file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any], order: Literal["C", "F"]
