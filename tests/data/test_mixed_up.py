@@ -283,7 +283,7 @@ def test_postscript_is_not_run_whatever_its_name(tmp_path, monkeypatch):
     """Pillow gives PostScript to a program of the machine, which runs it."""
     tools, photos = tmp_path / "tools", tmp_path / "photos"
     tools.mkdir()
-    (tools / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path / 'was run'}\n")
+    (tools / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path / 'was-run'}\n")
     (tools / "gs").chmod(0o755)
     monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
     for k in range(10):
@@ -293,7 +293,7 @@ def test_postscript_is_not_run_whatever_its_name(tmp_path, monkeypatch):
     )
     made = prepare(photos, tmp_path / "store")
     assert made.skipped == ("program.jpg: not an image",)
-    assert not (tmp_path / "was run").exists()
+    assert not (tmp_path / "was-run").exists()
 
 
 def test_a_damaged_picture_of_which_pillow_raises_an_unusual_error_is_skipped(tmp_path):
