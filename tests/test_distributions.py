@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from bype.distributions import DiagonalNormal, StandardNormal
+from bype.distributions import DiagonalNormal, StandardNormal, TorchDistribution
 
 F64 = torch.float64
 
@@ -69,3 +69,26 @@ def test_a_reparameterised_draw_is_the_draw_with_a_gradient():
 def test_latents_of_other_dimensions_are_refused(normal, dimensions):
     with pytest.raises(ValueError, match=f"{dimensions} dimensions and this distribution 30.*same latent_dim"):
         normal.log_prob(torch.zeros(5, dimensions))
+
+
+def test_a_distribution_of_torch_serves_a_prior():
+    parts = torch.distributions.Independent(torch.distributions.Normal(torch.tensor([[-2.0], [2.0]]), 1.0), 1)
+    mixture = torch.distributions.MixtureSameFamily(torch.distributions.Categorical(torch.tensor([0.3, 0.7])), parts)
+    ours = TorchDistribution(mixture)
+    z = torch.randn(4, 3, 1)
+    torch.testing.assert_close(ours.log_prob(z), mixture.log_prob(z))
+    before = torch.get_rng_state()
+    drawn = ours.sample((5_000,), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(before, torch.get_rng_state())  # the caller's own random numbers go on as they were
+    assert torch.equal(drawn, ours.sample((5_000,), generator=torch.Generator().manual_seed(0)))
+    assert not torch.equal(drawn, ours.sample((5_000,), generator=torch.Generator().manual_seed(1)))
+    exact = stats.norm(-2, 1).cdf, stats.norm(2, 1).cdf
+    assert stats.kstest(drawn[:, 0], lambda x: 0.3 * exact[0](x) + 0.7 * exact[1](x)).pvalue > 1e-3
+    assert ours.sample((2,)).shape == (2, 1)
+
+
+def test_a_distribution_of_torch_must_score_all_dimensions_together():
+    with pytest.raises(ValueError, match=r"give Independent\(distribution, 1\)"):
+        TorchDistribution(torch.distributions.Normal(torch.zeros(3), 1.0))
+    with pytest.raises(ValueError, match="latents have 4 dimensions and this distribution 3"):
+        TorchDistribution(torch.distributions.MultivariateNormal(torch.zeros(3), torch.eye(3))).log_prob(torch.zeros(4))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bype import objective
+from bype.likelihoods import Bernoulli
 from bype.models import conv_hvae, mlp_hvae, mlp_vae
 from bype.objective import ELBO, importance_weighted_bound, kl_weight
 from bype.priors import ExemplarPrior, GaussianPrior, TensorSource, TrainingBatch, VampPrior
@@ -287,3 +288,29 @@ def test_encoding_points_beside_the_batch_changes_nothing(make_model, make_prior
     assert calls == [10, 6, 4]
     for ours, theirs in zip(beside, apart, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_black_and_white_pixels_are_not_taken_for_grey():
+    bits = torch.randint(0, 2, (6, 1, 4, 4)).float()
+    pixels = (255 * bits + 0.5) / 256
+    plain, of_bytes = (
+        mlp_vae((1, 4, 4), GaussianPrior(3), kind, 3, 8) for kind in (Bernoulli(), Bernoulli(levels=256))
+    )
+    for score in (ELBO(plain), lambda x: importance_weighted_bound(plain, x, 2)):
+        score(bits)
+        with pytest.raises(ValueError, match=r"take Bernoulli\(levels=256\)"):
+            score(pixels)
+    assert ELBO(of_bytes)(pixels).elbo.isfinite().all()
+
+
+def test_bytes_are_refused_in_training_too():
+    with pytest.raises(ValueError, match=r"give \(bytes \+ 0.5\) / 256"):
+        ELBO(mlp_vae((1, 4, 4), GaussianPrior(3), None, 3, 8))(torch.full((2, 1, 4, 4), 255.0))
+
+
+def test_the_terms_hold_the_latents_that_were_scored():
+    model = mlp_vae((1, 4, 4), GaussianPrior(3), None, 3, 8)
+    x = torch.rand(5, 1, 4, 4)
+    terms = ELBO(model)(x)
+    expected = model.encode(x).log_prob(terms.latents) - model.prior_distribution().log_prob(terms.latents)
+    torch.testing.assert_close(terms.kl["z"], expected)

@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bype.distributions import DiagonalNormal, TorchDistribution
     from bype.estimator import ByPEVAE
     from bype.evaluation.audit import audit_run
     from bype.evaluation.density import DensityOptions
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
         DiscretisedLogistic,
         FixedGaussian,
         LearnedGaussian,
+        Likelihood,
         RobustGaussian,
         SquaredError,
     )
+    from bype.mixtures import NormalMixture
     from bype.models import VAE, HierarchicalVAE, conv_hvae, dense_vae, mlp_hvae, mlp_vae, residual_vae
+    from bype.networks.dense import draw_dropout
     from bype.objective import ELBO, ELBOTerms, ImportanceWeightedBound, importance_weighted_bound, kl_weight
     from bype.priors import (
         ExemplarPrior,
@@ -56,6 +60,7 @@ __version__ = "0.2.0.dev0"
 
 # Names are imported when they are first used, so that the command line answers without loading torch.
 _HOMES = {
+    "bype.distributions": ("DiagonalNormal", "TorchDistribution"),
     "bype.evaluation.audit": ("audit_run",),
     "bype.estimator": ("ByPEVAE",),
     "bype.evaluation.density": ("DensityOptions",),
@@ -71,11 +76,14 @@ _HOMES = {
         "DiscretisedLogistic",
         "FixedGaussian",
         "LearnedGaussian",
+        "Likelihood",
         "RobustGaussian",
         "SquaredError",
     ),
     "bype.export.onnx": ("export_onnx",),
+    "bype.mixtures": ("NormalMixture",),
     "bype.models": ("VAE", "HierarchicalVAE", "conv_hvae", "dense_vae", "mlp_hvae", "mlp_vae", "residual_vae"),
+    "bype.networks.dense": ("draw_dropout",),
     "bype.objective": ("ELBO", "ELBOTerms", "ImportanceWeightedBound", "importance_weighted_bound", "kl_weight"),
     "bype.priors": ("ExemplarPrior", "GaussianPrior", "NearestExemplarPrior", "Prior", "TensorSource", "VampPrior"),
     "bype.pseudocoreset.ascent": ("ELBOAscent",),
@@ -109,6 +117,7 @@ __all__ = [
     "ConditionalGaussian",
     "Coreset",
     "DensityOptions",
+    "DiagonalNormal",
     "DiscretisedLogistic",
     "ELBOAscent",
     "ELBOTerms",
@@ -124,7 +133,9 @@ __all__ = [
     "JointPseudocoresetPrior",
     "JointSettings",
     "LearnedGaussian",
+    "Likelihood",
     "NearestExemplarPrior",
+    "NormalMixture",
     "Outcome",
     "PSVISettings",
     "Prior",
@@ -135,6 +146,7 @@ __all__ = [
     "Rule",
     "SquaredError",
     "TensorSource",
+    "TorchDistribution",
     "TrackedPseudocoresetPrior",
     "Tracking",
     "TrackingSettings",
@@ -145,6 +157,7 @@ __all__ = [
     "conv_hvae",
     "coreset",
     "dense_vae",
+    "draw_dropout",
     "embed",
     "evaluate",
     "export_onnx",

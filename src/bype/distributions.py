@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bype.randomness import Noise, Randomness, standard_normal
+from bype.randomness import Noise, Randomness, seeded, standard_normal
 
 LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -123,3 +123,49 @@ class StandardNormal:
     def sample(self, shape: Sequence[int] = (), *, generator: Randomness = None) -> Tensor:
         """Draw (*shape, D)."""
         return standard_normal((*shape, *self.origin.shape), like=self.origin, generator=generator)
+
+
+@dataclass(frozen=True, eq=False)
+class TorchDistribution:
+    """A distribution of ``torch.distributions``, or of a library with this interface such as zuko, as a prior's.
+
+    Those draw from PyTorch's global generator alone. Here a given generator decides what is drawn.
+
+    Parameters
+    ----------
+    distribution
+        Its events have the D latent dimensions; where dimensions are independent, wrap it in ``Independent(..., 1)``.
+
+    Examples
+    --------
+    >>> normal = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+    >>> ours = TorchDistribution(normal)
+    >>> ours.log_prob(torch.zeros(5, 2)).shape
+    torch.Size([5])
+    >>> ours.sample((3,), generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([3, 2])
+    """
+
+    distribution: torch.distributions.Distribution
+
+    def __post_init__(self) -> None:
+        """Refuse a distribution that scores each dimension apart: its sums would be wrong or of another shape."""
+        if len(self.distribution.event_shape) != 1:
+            raise ValueError(
+                f"a prior scores all latent dimensions together; give Independent(distribution, 1), not an event shape "
+                f"of {tuple(self.distribution.event_shape)}"
+            )
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density (...) of ``value`` (..., D)."""
+        require_dimensions(value, self.distribution.event_shape[0])
+        return self.distribution.log_prob(value)
+
+    @torch.no_grad()
+    def sample(self, shape: Sequence[int] = (), *, generator: Randomness = None) -> Tensor:
+        """Draw (*shape, D) without gradient."""
+        size = torch.Size(shape)
+        if generator is None:
+            return self.distribution.sample(size)
+        with seeded(int(torch.randint(2**62, (), generator=generator, device=generator.device))):
+            return self.distribution.sample(size)

@@ -47,6 +47,19 @@ class Likelihood(nn.Module, ABC):
         The variance of each dimension given the output, if it is the same for all and never changes.
     has_one_variance
         Whether all dimensions have the same variance given the output.
+
+    Examples
+    --------
+    >>> class StudentT(Likelihood):  # a likelihood of your own
+    ...     def log_probs(self, x, output):
+    ...         return torch.distributions.StudentT(3.0, output, 0.1).log_prob(x)
+    ...     def mean(self, output):
+    ...         return output
+    ...     def sample(self, output, *, generator=None):
+    ...         normal = torch.randn(4, *output.shape, generator=generator)
+    ...         return output + 0.1 * normal[0] / (normal[1:].square().mean(0)).sqrt()
+    >>> StudentT().log_prob(torch.zeros(5, 7), torch.zeros(5, 7)).shape
+    torch.Size([5])
     """
 
     outputs_per_dimension = 1

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from bype.distributed import Group
 from bype.distributions import Distribution
 from bype.models.base import LatentModel, Posterior
+from bype.networks.dense import require_dropout_masks
 from bype.priors.base import TrainingBatch
 from bype.randomness import BatchSlice, Randomness, RowRandomness
 
@@ -40,6 +41,8 @@ class ELBOTerms:
     """The examples of the whole batch, of which other processes may hold the rest; these alone if left out."""
     prior: Distribution | None = None
     """The distribution that scored the top latents."""
+    latents: Tensor | None = None
+    """(B, D), the draws of the top latents."""
 
     @property
     def num_examples(self) -> int:
@@ -125,7 +128,9 @@ class ELBO(nn.Module):
                 f"{type(self.model.prior).__name__} leaves each example out of its own prior in training: "
                 f"pass indices, its row in the training set; to evaluate, use torch.no_grad() or pass prior"
             )
-        x = self.model.to_model_units(x)
+        if torch.is_grad_enabled():
+            require_dropout_masks(self.model)
+        x = self.model.to_model_units(self.model.as_examples(x))
         if indices is None:
             posterior = self.model.posterior(x)
             prior = self.model.prior_distribution() if prior is None else prior
@@ -136,7 +141,8 @@ class ELBO(nn.Module):
         terms = _scored_draws(self.model, x, posterior, prior, 1, generator)
         batch_size = generator.total if isinstance(generator, BatchSlice) else len(x)
         kl = {level: values[0] for level, values in terms.kl.items()}
-        return ELBOTerms(terms.reconstruction[0], kl, beta, batch_size, prior)
+        latents = None if terms.latents is None else terms.latents[0]
+        return ELBOTerms(terms.reconstruction[0], kl, beta, batch_size, prior, latents)
 
 
 def _scored_draws(
@@ -153,6 +159,7 @@ def _scored_draws(
     return ELBOTerms(
         reconstruction=_log_likelihood(model, x, draw.output),
         kl={level: log_q - log_prior[level] for level, log_q in draw.log_posterior.items()},
+        latents=draw.top,
     )
 
 

@@ -31,6 +31,43 @@ def test_mixture_equals_brute_force_in_value_and_gradient(shared, block, monkeyp
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_responsibilities_are_the_gradient_of_the_log_density_in_the_log_weights(shared):
+    means, log_variance, weights = make_mixture(shared)
+    z = torch.randn(2, 4, 3, dtype=F64, generator=torch.Generator().manual_seed(6))
+    log_weights = weights.log().requires_grad_()
+    found = NormalMixture(means, log_variance, log_weights).responsibilities(z)
+    exact = brute_force(z, means, log_variance, log_weights.exp())
+    for place in ((0, 0), (1, 3)):
+        (gradient,) = torch.autograd.grad(exact[place], log_weights, retain_graph=True)
+        # Normalising the weights takes their share from each gradient.
+        torch.testing.assert_close(found[place], gradient + weights / weights.sum(), rtol=0, atol=1e-12)
+
+
+def test_responsibilities_leave_out_what_the_density_leaves_out():
+    means, log_variance, weights = make_mixture(True)
+    ids = torch.tensor([4, 2, 9, 2, 5, 7, 4])
+    mixture = LeaveOneOutMixture(means, log_variance, weights.log(), ids, row_ids=torch.tensor([2, 3]))
+    found = mixture.responsibilities(torch.zeros(5, 2, 3, dtype=F64))
+    assert found.shape == (5, 2, 7)
+    assert found[:, 0, ids == 2].sum() == 0
+    torch.testing.assert_close(found.sum(-1), torch.ones(5, 2, dtype=F64))
+    rest = NormalMixture(means, log_variance, weights.log()).of_components(torch.nonzero(ids != 2)[:, 0])
+    torch.testing.assert_close(found[0, 0, ids != 2], rest.responsibilities(torch.zeros(3, dtype=F64)))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_gradient_mode_alone_changes_no_score(shared):
+    """In a notebook gradients are on, and nothing asks for one: scores are as exact as without."""
+    means, rows = 5 * torch.randn(200, 30), 5 * torch.randn(50, 30)
+    log_variance = torch.tensor(-9.0) if shared else torch.full((200, 30), -9.0)
+    mixture = NormalMixture(means, log_variance, torch.zeros(200))
+    with torch.no_grad():
+        expected = mixture.log_prob(rows)
+    assert torch.equal(mixture.log_prob(rows), expected)
+    assert mixture.log_prob(rows.requires_grad_()).requires_grad
+
+
 def test_zero_weight_components_are_never_drawn_and_the_others_by_weight():
     log_weights = torch.tensor([0.0, 1.0, 0.0, 3.0, 2.0, 0.0], dtype=F64).log()
     mixture = NormalMixture(torch.zeros(6, 1, dtype=F64), torch.zeros((), dtype=F64), log_weights)

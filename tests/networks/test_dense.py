@@ -127,6 +127,17 @@ def test_other_networks_are_refused():
         start_as_linear(mlp_vae((1, 8, 8), GaussianPrior(4), latent_dim=4), None, None, 0)
 
 
+def test_a_loop_of_ones_own_is_told_to_draw_its_dropout():
+    model = dense_vae((1, 8, 8), GaussianPrior(4), latent_dim=4, hidden=16, dropout=0.5)
+    objective, x = ELBO(model), digits()[:20]
+    with pytest.raises(ValueError, match=r"call bype\.draw_dropout\(model, generator\) before each training step"):
+        objective(x)
+    with torch.no_grad():
+        assert objective(x).elbo.isfinite().all()  # evaluation drops nothing
+    draw_dropout(model, torch.Generator().manual_seed(0))
+    assert objective(x).elbo.isfinite().all()
+
+
 def test_dropout_is_the_same_for_all_examples_and_leaves_nothing_behind():
     dropout = SharedDropout(1000, 0.2)
     x = torch.rand(3, 1000)

@@ -24,10 +24,10 @@ def test_a_better_model_may_replace_the_one_that_is_being_opened(run, monkeypatc
     step, build = best.steps()[0], opened.build_model
     numbers = TrainedRun.open(run).model.state_dict()
 
-    def build_while_training_saves(*arguments):
+    def build_while_training_saves(*arguments, **keywords):
         if best.steps() == [step]:
             best.save(Checkpoint(step + 1, dict(numbers), {}, {}))
-        return build(*arguments)
+        return build(*arguments, **keywords)
 
     monkeypatch.setattr(opened, "build_model", build_while_training_saves)
     found = TrainedRun.open(run)

@@ -2,15 +2,19 @@
 
 import json
 import math
+import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
+import bype
 from bype.pseudocoreset.rule import Rule
 from bype.pseudocoreset.settings import PSVISettings, TrackingSettings
 from bype.run.config import ConfigError
 from bype.run.directory import RunError
+from bype.run.opened import TrainedRun
 from bype.training.loop import train
 from small_runs import image_store, small_config
 
@@ -136,3 +140,14 @@ def test_two_rules_are_refused(store, tmp_path):
 
 def test_a_loop_may_call_the_step_of_any_rule():
     assert Rule().step(None, None) is None
+
+
+def test_the_rule_on_the_page_follows_the_latents_with_the_weights(store, tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "development" / "extending.md"
+    (code,) = re.findall(r"```python\n(class FollowWeights.*?)```", page.read_text(), re.DOTALL)
+    scope = {"bype": bype, "torch": torch, "__name__": __name__}
+    exec(code, scope)  # noqa: S102 - our own page
+    train(plain_config(length="40 epochs"), store, tmp_path / "run", rule=scope["FollowWeights"])
+    weights = TrainedRun.open(tmp_path / "run").model.prior.pseudocoreset.probabilities
+    assert weights.sum() == pytest.approx(1)
+    assert weights.std() > 0.01 * weights.mean()  # they began equal

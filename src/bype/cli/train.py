@@ -56,7 +56,8 @@ def _train_options(base: TrainingConfig, hide_advanced: bool) -> type[Any]:
             continue
         marks: list[Any] = [tyro.conf.Suppress] if field.metadata.get("advanced") and hide_advanced else []
         marks += [tyro.conf.FlagConversionOff] if field.type is bool else []
-        fields.append(_flag(field.name, field.type, field.metadata["help"], getattr(base, field.name), *marks))
+        kind = PriorName if field.name == "prior" else field.type  # a prior of one's own is for Python
+        fields.append(_flag(field.name, kind, field.metadata["help"], getattr(base, field.name), *marks))
     return dataclasses.make_dataclass("_Train", fields, frozen=True)
 
 

@@ -127,7 +127,9 @@ Kernel = Callable[[Components, Tensor, Tensor | None], Tensor]
 
 def log_prob(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None = None) -> Tensor:
     """Return the log density (B,) of rows (B, D), by the kernel and in the precision that suit."""
-    dtype, with_gradient = components.means.dtype, torch.is_grad_enabled()
+    dtype = components.means.dtype
+    tensors = rows_BD, components.means, components.log_variance, components.log_weights
+    with_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if not with_gradient and components.finer is not None:
         components = components.finer
     kernel: Kernel = by_products
@@ -135,15 +137,21 @@ def log_prob(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None =
         kernel = by_responsibilities
     elif components.is_shared and row_ids_B is None:
         kernel = by_peaks
-    return kernel(components, rows_BD.to(components.means.dtype), row_ids_B).to(dtype)
+    with torch.set_grad_enabled(with_gradient):  # kernels ask for this
+        return kernel(components, rows_BD.to(components.means.dtype), row_ids_B).to(dtype)
+
+
+def log_joint(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None = None) -> Tensor:
+    """Return the log of weight times density (B, M) of rows (B, D) under each component."""
+    means_MD = components.means
+    normals = DiagonalNormal(means_MD, components.log_variance.expand_as(means_MD))
+    joint_BM = components.finite_log_weights() + normals.log_prob(rows_BD[:, None])
+    return _masked(joint_BM, row_ids_B, components.ids, components.only_own)
 
 
 def by_definition(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None = None) -> Tensor:
     """Sum weight times density over components: what all other kernels must agree with."""
-    means_MD = components.means
-    normals = DiagonalNormal(means_MD, components.log_variance.expand_as(means_MD))
-    joint_BM = components.finite_log_weights() + normals.log_prob(rows_BD[:, None])
-    return torch.logsumexp(_masked(joint_BM, row_ids_B, components.ids, components.only_own), 1)
+    return torch.logsumexp(log_joint(components, rows_BD, row_ids_B), 1)
 
 
 def by_products(components: Components, rows_BD: Tensor, row_ids_B: Tensor | None = None) -> Tensor:

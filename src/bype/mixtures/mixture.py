@@ -39,6 +39,9 @@ class NormalMixture:
     tensor(-1.4189)
     """
 
+    row_ids: Tensor | None = None
+    """(B,), in a batch of mixtures that leave components out: the id of each."""
+
     def __init__(self, means: Tensor, log_variance: Tensor, log_weights: Tensor, *, normalise: bool = True) -> None:
         if means.ndim != 2 or len(means) < 1 or log_weights.shape != means.shape[:1]:
             raise ValueError(
@@ -60,14 +63,25 @@ class NormalMixture:
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (...) of ``value`` (..., D)."""
-        return self._scored(value)
+        return kernels.log_prob(self._components, *self._rows(value)).reshape(value.shape[:-1])
 
-    def _scored(self, value: Tensor, row_ids: Tensor | None = None) -> Tensor:
-        """Return the log densities of ``value``; with ``row_ids`` (B,), of (..., B, D) and without their components."""
+    def responsibilities(self, value: Tensor) -> Tensor:
+        r"""Return the probability of each component given ``value`` (..., D), as (..., M); each row sums to one.
+
+        .. math:: r_m(z) = \pi_m N(z \mid \mu_m, \sigma_m^2) / p(z)
+        """
+        joint = kernels.log_joint(self._components, *self._rows(value))
+        return joint.softmax(-1).reshape(*value.shape[:-1], len(self.means))
+
+    def _rows(self, value: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return what kernels take: rows (B, D), and the ids of the rows if they leave components out."""
         require_dimensions(value, self.means.shape[1])
-        ids = None if row_ids is None else row_ids.expand(value.shape[:-1]).flatten()
         rows = value.reshape(-1, value.shape[-1])
-        return kernels.log_prob(self._components, rows, ids).reshape(value.shape[:-1])
+        if self.row_ids is None:
+            return rows, None
+        if value.shape[-2] != len(self.row_ids):
+            raise ValueError(f"this mixture scores {len(self.row_ids)} rows at a time, not {value.shape[-2]}")
+        return rows, self.row_ids.expand(value.shape[:-1]).flatten()
 
     def of_components(self, numbers: Tensor) -> "NormalMixture":
         """Return the mixture of some components, with the weights that they have among each other."""
@@ -123,6 +137,8 @@ class LeaveOneOutMixture(NormalMixture):
     tensor([-0.9189])
     """
 
+    row_ids: Tensor
+
     def __init__(
         self, means: Tensor, log_variance: Tensor, log_weights: Tensor, component_ids: Tensor, row_ids: Tensor
     ) -> None:
@@ -144,9 +160,7 @@ class LeaveOneOutMixture(NormalMixture):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (..., B) of ``value`` (..., B, D), row b without example ``row_ids[b]``."""
-        if value.shape[-2] != len(self.row_ids):
-            raise ValueError(f"this mixture scores {len(self.row_ids)} rows at a time, not {value.shape[-2]}")
-        return self._scored(value, self.row_ids) - self._log_kept
+        return super().log_prob(value) - self._log_kept
 
     def sample(self, shape: Sequence[int] = (), *, generator: Randomness = None) -> Tensor:
         """Draw (*shape, B, D) without gradient, row b from the mixture without example ``row_ids[b]``."""

@@ -52,7 +52,10 @@ def dense_vae(
     hidden: int = 300,
     dropout: float = 0.0,
 ) -> VAE:
-    """Return a VAE that can begin as a linear model: what ``bype fit`` trains. Also for feature vectors."""
+    """Return a VAE that can begin as a linear model: what ``bype fit`` trains. Also for feature vectors.
+
+    With ``dropout``, call :func:`draw_dropout` before each step of a training loop of your own.
+    """
     likelihood = likelihood or squared_error_for(data_shape)
     return VAE(
         data_shape,

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from bype.data.scaling import Scaling
 from bype.distributions import DiagonalNormal, Distribution
-from bype.likelihoods import PIXEL_RANGE, DiscretisedLogistic, Likelihood
+from bype.likelihoods import PIXEL_RANGE, Bernoulli, DiscretisedLogistic, Likelihood
 from bype.priors.base import ExampleSource, MappedSource, Prior, SelectedRows, TrainingBatch, encode_source
 from bype.randomness import Noise
 
 _FAR_FROM_PIXELS = 10.0
 """Pixels lie in [0, 1]; those that are drawn with noise may leave this range, but not by so much."""
+_PIXEL_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +156,11 @@ class LatentModel(nn.Module, ABC):
                 f"examples for a {name} likelihood lie in [0, 1], not in [{low:g}, {high:g}]; scale them, or take "
                 f"another likelihood"
             )
+        if isinstance(self.likelihood, Bernoulli) and self.likelihood.levels is None and _are_black_or_white_pixels(x):
+            raise ValueError(
+                "these examples are black and white pixels of (bytes + 0.5) / 256, which Bernoulli() would take for "
+                "grey; take Bernoulli(levels=256), or give examples of 0 and 1"
+            )
         return x.to(next(self.parameters()).dtype)
 
     def flatten(self, x: Tensor) -> Tensor:
@@ -165,6 +171,12 @@ class LatentModel(nn.Module, ABC):
     def unflatten(self, rows: Tensor) -> Tensor:
         """Turn rows (..., d) into examples (..., *data_shape)."""
         return rows.reshape(*rows.shape[:-1], *self.data_shape)
+
+
+def _are_black_or_white_pixels(x: Tensor) -> bool:
+    black, white = PIXEL_RANGE
+    is_either = ((x - black).abs() < _PIXEL_ROUNDING) | ((x - white).abs() < _PIXEL_ROUNDING)
+    return x.numel() > 0 and bool(is_either.all())
 
 
 def decode_rows(decoder: nn.Module, *latents: Tensor) -> Tensor:

@@ -42,7 +42,17 @@ class SharedDropout(nn.Module):
 
 
 def draw_dropout(model: nn.Module, generator: torch.Generator | None) -> None:
-    """Draw the masks of a training step; without a generator, stop dropping features."""
+    """Choose which features the next training step drops; without a generator, drop none.
+
+    A training loop of one's own calls it before each step, if :func:`dense_vae` was given a ``dropout``.
+
+    Examples
+    --------
+    >>> encoder = DenseEncoder((4,), latent_dim=2, dropout=0.5)
+    >>> draw_dropout(encoder, torch.Generator().manual_seed(0))
+    >>> is_dropping(encoder)
+    True
+    """
     for module in model.modules():
         if isinstance(module, SharedDropout):
             module.mask = None
@@ -54,6 +64,15 @@ def draw_dropout(model: nn.Module, generator: torch.Generator | None) -> None:
 def is_dropping(model: nn.Module) -> bool:
     """Tell whether features are dropped in this step, so that encodings with a gradient differ from those without."""
     return any(isinstance(module, SharedDropout) and module.mask is not None for module in model.modules())
+
+
+def require_dropout_masks(model: nn.Module) -> None:
+    """Refuse a training step in which nobody has chosen the features to drop."""
+    if any(isinstance(module, SharedDropout) and module.rate > 0 and module.mask is None for module in model.modules()):
+        raise ValueError(
+            "this model has dropout: call bype.draw_dropout(model, generator) before each training step, and evaluate "
+            "under torch.no_grad(); or build it without dropout"
+        )
 
 
 def _body(in_features: int, hidden: int, dropout: float, drop_input: bool) -> nn.Sequential:

@@ -77,10 +77,12 @@ class LabelledMixture(TrackedMixture):
         (M,) and (B,), the classes of the components and of the rows that are scored.
     """
 
+    row_ids: Tensor
+
     def __init__(self, made: TrackedStep, log_variance: Tensor, component_labels: Tensor, row_labels: Tensor) -> None:
         super().__init__(made, log_variance)
         self._components = replace(self._components, ids=component_labels, only_own=True)
-        self._row_labels = row_labels
+        self.row_ids = row_labels
         mass = torch.zeros(int(component_labels.max()) + 1, dtype=torch.float64, device=component_labels.device)
         mass.index_add_(0, component_labels.long(), made.log_weights.detach().double().exp())
         rows = row_labels.long()
@@ -90,7 +92,7 @@ class LabelledMixture(TrackedMixture):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density (..., B) of ``value`` (..., B, D), row b by the components of its class."""
-        return self._scored(value, self._row_labels) - self._log_mass[self._row_labels.long()]
+        return super().log_prob(value) - self._log_mass[self.row_ids.long()]
 
 
 class TrackedPseudocoresetPrior(PseudocoresetPrior):

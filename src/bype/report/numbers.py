@@ -46,6 +46,8 @@ def _describe_prior(run: RunContents) -> str:
             rule = "" if config.rule is None else config.rule.name
             how = "never moved" if rule == "frozen" else f"moved by {rule}"
             return f"pseudocoreset of {config.components} points, {how}"
+        case _:
+            return f"{config.prior}, a prior of its own"
 
 
 def number_lines(runs: Sequence[RunContents]) -> list[tuple[str, list[str]]]:

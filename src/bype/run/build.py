@@ -42,6 +42,7 @@ from bype.pseudocoreset.step_sizes import InverseTimeSteps, RestartedAdam
 from bype.pseudocoreset.tracking import TrackedPseudocoresetPrior, Tracking
 from bype.randomness import generator_for, seeded
 from bype.run.config import ConfigError, TrainingConfig
+from bype.run.own import OwnPrior, made_prior
 from bype.span import Span, steps_per_epoch
 from bype.wording import first_line
 
@@ -126,6 +127,7 @@ def build_model(
     train: ExampleSource,
     scaling: Scaling | None = None,
     labels: Tensor | None = None,
+    own_prior: OwnPrior | None = None,
 ) -> LatentModel:
     """Return the untrained model; the same config and data give the same numbers.
 
@@ -142,19 +144,25 @@ def build_model(
     labels
         (N,), the classes of the training examples. If left out, labelled pseudo-points get their labels when a state
         is loaded.
+    own_prior
+        Makes the prior, if the config names one of the user's own.
     """
     require_fitting(config, shape, len(train))
     scaling = scaling or scaling_for(config, shape)
     if scaling is not None:
         train = MappedSource(train, scaling)
     with seeded(generator_for(config.seed, "start").initial_seed()):
-        model = _build_networks(config, shape, _build_prior(config, shape, train, labels))
+        prior = made_prior(config, own_prior) if config.has_own_prior else _build_prior(config, shape, train, labels)
+        model = _build_networks(config, shape, prior)
     model.scaling = scaling
     return model
 
 
 def model_bytes(config: TrainingConfig, shape: tuple[int, ...], num_train: int) -> int:
-    """Return how many bytes the numbers of a model take, without making it: a config may come from a stranger."""
+    """Return how many bytes the numbers of a model take, without making it: a config may come from a stranger.
+
+    The numbers of a user's own prior do not count.
+    """
     require_fitting(config, shape, num_train)
     try:
         with torch.device("meta"):
@@ -237,6 +245,7 @@ def _build_prior(config: TrainingConfig, shape: tuple[int, ...], source: Example
                     num_live = rule.live_points or config.components
                     return TrackedPseudocoresetPrior(pseudocoreset, config.latent_dim, num_live, rule.scored_points)
             return PseudocoresetPrior(pseudocoreset)
+    raise ConfigError(f"there is no prior {config.prior}")
 
 
 def _build_pseudocoreset(

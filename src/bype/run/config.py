@@ -45,7 +45,8 @@ class TrainingConfig:
     network: Network = setting(
         "vae", "Choose the paper's VAE, HVAE, ConvHVAE or residual network, or dense, which begins as a linear model"
     )
-    prior: PriorName = setting("bype", "Choose the prior on the latent space")
+    prior: str = setting("bype", "Choose the prior on the latent space")
+    """One of :data:`PriorName`, or the class of a user's own prior, as module and name."""
     likelihood: LikelihoodName = setting(
         "squared-error", "Choose the likelihood of the data given the latents; the paper's is not normalised"
     )
@@ -112,6 +113,8 @@ class TrainingConfig:
             object.__setattr__(self, "rule", check_fields(self)["rule"])
         except ValueError as error:
             raise ConfigError(str(error)) from error
+        is_named = "." in self.prior or not self.has_own_prior
+        _require(is_named, f"prior must be one of {', '.join(get_args(PriorName))}, not {self.prior!r}")
         if self.rule is None and self.prior == "bype":
             object.__setattr__(self, "rule", TrackingSettings())
         _require(self.rule is None or self.prior == "bype", f"the prior {self.prior} has no rule; leave it out")
@@ -145,6 +148,11 @@ class TrainingConfig:
         _require(self.points_start == "examples" or self.prior == "bype", "points_start is for the prior bype alone")
         if isinstance(self.rule, PSVISettings) and self.rule.draws is None:
             _require(self.components >= 2, "the rule psvi centres its draws: take at least 2 components or draws")
+
+    @property
+    def has_own_prior(self) -> bool:
+        """Whether the prior is of a user's own, which a config can only name."""
+        return self.prior not in get_args(PriorName)
 
     def to_fields(self) -> dict[str, Any]:
         """Return the fields for a file."""

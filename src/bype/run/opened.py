@@ -16,9 +16,10 @@ from bype.models.base import LatentModel
 from bype.priors import ExampleSource
 from bype.run.build import build_model, model_bytes, require_known_classes
 from bype.run.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
-from bype.run.config import TrainingConfig
+from bype.run.config import ConfigError, TrainingConfig
 from bype.run.directory import FORMAT_VERSION, RunError, read_config
 from bype.run.identity import DataIdentity, different_column
+from bype.run.own import OwnPrior
 from bype.system import memory_bytes
 
 if TYPE_CHECKING:
@@ -50,7 +51,13 @@ class TrainedRun:
     model: LatentModel
 
     @classmethod
-    def open(cls, folder: Path | str, data: Path | str | None = None, device: torch.device | str = "cpu") -> Self:
+    def open(
+        cls,
+        folder: Path | str,
+        data: Path | str | None = None,
+        device: torch.device | str = "cpu",
+        prior: OwnPrior | None = None,
+    ) -> Self:
         """Open the best model of a run, or the newest if none was validated yet.
 
         Parameters
@@ -62,6 +69,8 @@ class TrainedRun:
             are ignored.
         device
             Where the model is to be.
+        prior
+            The prior of your own that the run was trained with, as :func:`bype.train` took it.
         """
         folder, data = Path(folder), None if data is None else Path(data)
         device = device_named(device) if isinstance(device, str) else device
@@ -74,34 +83,42 @@ class TrainedRun:
         while True:
             checkpoints, step = best_checkpoint(folder)
             try:
-                return cls._open(folder, data, device, checkpoints, step)
+                return cls._open(folder, data, device, checkpoints, step, prior)
             except CheckpointError:
                 if best_checkpoint(folder)[1] == step:  # else training has replaced it by a better one
                     raise
 
     @classmethod
     def _open(
-        cls, folder: Path, data: Path | None, device: torch.device | str, checkpoints: CheckpointFolder, step: int
+        cls,
+        folder: Path,
+        data: Path | None,
+        device: torch.device | str,
+        checkpoints: CheckpointFolder,
+        step: int,
+        own_prior: OwnPrior | None,
     ) -> Self:
         config, identity = read_config(folder)
+        if own_prior is not None and not config.has_own_prior:
+            raise ConfigError(f"{folder} was trained with the prior {config.prior}; leave out prior")
         size = checkpoints.model_bytes(step)
         needed = model_bytes(config, identity.shape, identity.num_train)
-        if not size - _SLACK_BYTES <= needed <= size:
+        if not (needed <= size and (config.has_own_prior or size <= needed + _SLACK_BYTES)):
             raise CheckpointError(
                 f"checkpoint {step} in {folder} does not fit its config: {size} bytes, not {needed}; "
                 f"{_way_out(checkpoints)}"
             )
         memory = memory_bytes()
-        if memory is not None and 2 * needed > memory:
+        if memory is not None and 2 * size > memory:
             raise CheckpointError(
-                f"the model in {folder} needs {2 * needed / 1e9:.0f} GB of memory, and this machine has "
+                f"the model in {folder} needs {2 * size / 1e9:.0f} GB of memory, and this machine has "
                 f"{memory / 1e9:.0f} GB; open it on a larger machine"
             )
         source: ExampleSource = BlankSource(identity)
         if config.prior == "exemplar":
             moved_to = data if data is not None and is_store(data) else None
             source = StoreSource(own_store(folder, identity, moved_to).split("train"), device)
-        model = build_model(config, identity.shape, source)
+        model = build_model(config, identity.shape, source, own_prior=own_prior)
         try:
             tensors = checkpoints.load_model(step, size)
         except CheckpointError as error:
@@ -110,7 +127,8 @@ class TrainedRun:
             model.load_state_dict(tensors)
             require_known_classes(model, len(identity.classes))
         except (RuntimeError, ValueError) as error:
-            raise CheckpointError(f"checkpoint {step} in {folder} does not fit its config") from error
+            what = "its config" if own_prior is None else "its config or the prior that was given"
+            raise CheckpointError(f"checkpoint {step} in {folder} does not fit {what}") from error
         if not all(value.isfinite().all() for value in model.state_dict().values()):
             raise CheckpointError(f"checkpoint {step} in {folder} holds numbers that are not finite")
         fingerprint = checkpoints.model_checksum(step)

@@ -1,11 +1,8 @@
 """The training loop: alternating optimisation of the network and the pseudocoreset (Algorithm 2)."""
 
-import dataclasses
-import functools
 import json
 import signal
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +18,6 @@ from bype.distributed import Group, GroupError, device_named
 from bype.models.linear_start import linear_batches, start_as_linear
 from bype.networks.dense import draw_dropout
 from bype.objective import ELBOTerms
-from bype.pseudocoreset.rule import Rule
-from bype.pseudocoreset.settings import OwnSettings, TrackingSettings
 from bype.randomness import BatchSlice, generator_for
 from bype.run.build import labels_for, require_fitting, require_known_classes, require_white, scaling_for
 from bype.run.checkpoint import Checkpoint
@@ -30,6 +25,7 @@ from bype.run.config import ConfigError, TrainingConfig
 from bype.run.directory import RunDirectory, RunError
 from bype.run.identity import DataIdentity
 from bype.run.lock import stale_seconds
+from bype.run.own import OwnPrior, OwnRule, with_own_prior, with_own_rule
 from bype.span import Span
 from bype.training.average import RunningAverage
 from bype.training.display import Display, display_here
@@ -39,7 +35,7 @@ from bype.training.reporter import Reporter, RunReporter
 from bype.training.resume import Snapshot
 from bype.training.schedule import Schedule
 from bype.training.signals import StopRequest
-from bype.training.step import OwnRule, TrainingStep
+from bype.training.step import TrainingStep
 from bype.training.updates import Updates
 from bype.training.validation import Validation
 
@@ -75,6 +71,7 @@ def train(
     group: Group | None = None,
     device: torch.device | str = "cpu",
     rule: OwnRule | None = None,
+    prior: OwnPrior | None = None,
 ) -> Outcome:
     """Train a model, or resume the run in ``out``.
 
@@ -95,12 +92,18 @@ def train(
     rule
         A rule of your own that moves the pseudocoreset: a subclass of :class:`bype.Rule` that is built from the model,
         or a function that returns one. The run records its name, and resumes only with this rule.
+    prior
+        A prior of your own, in place of the pseudocoreset: a subclass of :class:`bype.Prior` that is built from the
+        number of latent dimensions, or a function that returns one. The run records its name, and resumes only with
+        this prior. :meth:`TrainedRun.open` takes it too.
     """
     group = group or Group()
     device = device_named(device) if isinstance(device, str) else device
     store = Store(data)
+    if prior is not None:
+        config = with_own_prior(config, prior)
     if rule is not None:
-        config = _with_own_rule(config, rule)
+        config = with_own_rule(config, rule)
     identity = DataIdentity.of(store)
     require_fitting(config, identity.shape, identity.num_train)
     require_white(config, store.split("train"))
@@ -121,7 +124,7 @@ def train(
         at_end.callback(reporter.close)
         trainer = None
         try:
-            trainer = Trainer(config, store, reporter, group, device, rule)
+            trainer = Trainer(config, store, reporter, group, device, rule, prior)
             if run is not None:  # the checkpoint can be used
                 run.save_changes(config, identity)
                 run.describe_machine(identity, torch.get_num_threads(), group.size, str(device))
@@ -156,38 +159,6 @@ def _require_to_see_the_run(out: Path, group: Group) -> None:
         )
 
 
-def _with_own_rule(config: TrainingConfig, rule: OwnRule) -> TrainingConfig:
-    """Return the config with the name of a user's rule, in place of the rule that it has by default."""
-    if isinstance(rule, Rule):
-        raise ConfigError("rule must be a class, or a function that makes a rule for a model, not a finished rule")
-    if not callable(rule):
-        raise ConfigError("rule is for a rule of your own; settings of a known one go into TrainingConfig(rule=...)")
-    if not (config.rule in (None, TrackingSettings()) or isinstance(config.rule, OwnSettings)):
-        raise ConfigError(f"the config has the rule {config.rule.name} already; leave one of the two out")
-    if config.prior != "bype":
-        raise ConfigError(f"a rule moves a pseudocoreset, and the prior {config.prior} has none; take the prior bype")
-    return dataclasses.replace(config, rule=OwnSettings(rule=_name_of(rule)))
-
-
-def _name_of(rule: Callable[..., object]) -> str:
-    """Return what a run is saved with, so that it resumes only with the same rule; refuse one without a clear name."""
-    if isinstance(rule, functools.partial):
-        try:
-            json.dumps([rule.args, rule.keywords])
-        except TypeError as error:
-            raise ConfigError(
-                f"a run saves the settings of its rule as text: {error}; give numbers or words"
-            ) from error
-        return f"{_name_of(rule.func)}{rule.args}{rule.keywords}"
-    name = f"{rule.__module__}.{getattr(rule, '__qualname__', type(rule).__qualname__)}"
-    if not isinstance(rule, type) and ("<lambda>" in name or "<locals>" in name):
-        raise ConfigError(
-            f"the rule {name} could be any function of this name; give a class, a function of a module, or a "
-            f"functools.partial of one"
-        )
-    return name
-
-
 class Trainer:
     """One run, in one process or in one of several that share its work.
 
@@ -202,6 +173,7 @@ class Trainer:
         group: Group | None = None,
         device: torch.device | str = "cpu",
         own_rule: OwnRule | None = None,
+        own_prior: OwnPrior | None = None,
     ) -> None:
         self._config, self._reporter, self._group = config, reporter, group or Group()
         self._device = torch.device(device)
@@ -218,7 +190,7 @@ class Trainer:
             scaling.to(self._device)
         labels = labels_for(config, split)
         self._step = TrainingStep.build(
-            config, split.shape, self._source, self._group, device, own_rule, scaling, labels
+            config, split.shape, self._source, self._group, device, own_rule, scaling, labels, own_prior
         )
         self._split = split
         self._augmentation = Augmentation(config.flips, config.shifts)

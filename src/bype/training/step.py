@@ -1,6 +1,6 @@
 """One step of training: gradients, the pseudocoreset's step, the network's step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -16,10 +16,8 @@ from bype.pseudocoreset.rule import Rule
 from bype.randomness import Randomness, RowRandomness
 from bype.run.build import build_model, build_rule
 from bype.run.config import ConfigError, TrainingConfig
+from bype.run.own import OwnPrior, OwnRule
 from bype.training.optimizer import NormalisedAdam
-
-OwnRule = Callable[[LatentModel], Rule]
-"""Makes a rule for a model: a rule's class, if it is built from a model alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +59,7 @@ class TrainingStep:
         own_rule: OwnRule | None = None,
         scaling: Scaling | None = None,
         labels: Tensor | None = None,
+        own_prior: OwnPrior | None = None,
     ) -> Self:
         """Build all of it from a config.
 
@@ -82,8 +81,10 @@ class TrainingStep:
             Of the columns of a table.
         labels
             (N,), the classes of the training examples, if pseudo-points are to have labels.
+        own_prior
+            Makes the prior, if the config names one of the user's own.
         """
-        model = build_model(config, shape, train, scaling, labels).to(device)
+        model = build_model(config, shape, train, scaling, labels, own_prior).to(device)
         optimizer = NormalisedAdam(model.named_parameters(), config.learning_rate, config.normalise_gradients)
         rule = build_rule(config.rule, model) if own_rule is None else own_rule(model)
         if not isinstance(rule, Rule):
