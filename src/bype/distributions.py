@@ -31,8 +31,7 @@ def squared_length(value: Tensor) -> Tensor:
     """Return the sums of squares (...) of ``value`` (..., D), in full precision also under autocast."""
     if torch.is_autocast_enabled(value.device.type):  # which would round a product to half of its digits
         return value.square().sum(-1)
-    product: Tensor = torch.linalg.vecdot(value, value)
-    return product
+    return torch.linalg.vecdot(value, value)
 
 
 def require_dimensions(value: Tensor, num_dimensions: int) -> None:

@@ -669,3 +669,11 @@ def test_archives_that_would_unpack_to_gigabytes_stay_within_memory(tmp_path):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 100 * 2**20
+
+
+def test_an_array_that_is_called_like_a_split_is_not_one_of_its_arrays(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    arrays = {"x_train": rows, "y_train": [0, 1, 1, 0], "x_test": rows, "y_test": [0, 1, 1, 0]}
+    np.savez(tmp_path / "x.npz", **arrays, test=np.array([{}], dtype=object))
+    opened = open_source(str(tmp_path / "x.npz"), SourceOptions())
+    assert [pool.split for pool in opened.pools] == [None, "test"]

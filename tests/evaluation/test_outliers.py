@@ -26,7 +26,7 @@ from bype.models.linear_start import fit_linear
 from bype.priors import GaussianPrior
 from bype.run.config import TrainingConfig
 from bype.run.identity import DataIdentity
-from bype.run.opened import TrainedRun
+from bype.run.opened import MissingDataError, TrainedRun
 from linear_gaussian import exact_log_likelihood, linear_hvae, linear_vae
 from small_runs import small_run
 
@@ -177,6 +177,19 @@ def test_the_term_of_a_column_is_what_mending_that_column_alone_would_gain(train
         mended[:, column] = expected[:, column]
         gain = model.likelihood.log_prob(mended, output) - model.likelihood.log_prob(x.double(), output)
         torch.testing.assert_close(terms[:, column], -gain)
+
+
+def test_without_training_data_no_terms_of_columns_are_worked_out(trained_features, monkeypatch):
+    """Nothing can be said of columns then, and the terms of many rows would fill memory."""
+
+    def gone(*arguments):
+        raise MissingDataError("gone")
+
+    monkeypatch.setattr(outliers, "own_store", gone)
+    monkeypatch.setattr(outliers, "column_terms", lambda *arguments: pytest.fail("worked out"))
+    found = score_examples(TrainedRun.open(trained_features), "test", options=ScoreOptions(num_examples=5))
+    assert (found.columns, found.column_excess, found.percentile) == (None, None, None)
+    assert len(found.log_likelihood) == 5
 
 
 @pytest.mark.parametrize("column", range(4))

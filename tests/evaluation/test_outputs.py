@@ -16,7 +16,7 @@ from bype.data.examples import StoreSource, as_model_input
 from bype.data.files import FileError, read_json
 from bype.data.prepare import prepare
 from bype.data.store import Store
-from bype.evaluation import augmentation, embedding
+from bype.evaluation import augmentation, embedding, scores
 from bype.evaluation.augmentation import classifier_error, export_generated
 from bype.evaluation.embedding import Embedded, EmbeddingOptions, embed_split
 from bype.evaluation.generation import embed, generate_like
@@ -361,13 +361,13 @@ def test_generated_examples_become_a_store_with_their_labels(trained_bype, tmp_p
 
 def test_few_rows_are_decoded_at_once_when_scores_are_asked_for(bype_run, tmp_path, monkeypatch):
     """Each example is decoded 25 times: all of a chunk at once would fill memory."""
-    sizes, original = [], embedding.log_likelihood_by_shared_draws
+    sizes, original = [], scores.importance_weighted_bound
 
-    def watched(model, x, *arguments):
+    def watched(model, x, *arguments, **keywords):
         sizes.append(len(x))
-        return original(model, x, *arguments)
+        return original(model, x, *arguments, **keywords)
 
-    monkeypatch.setattr(embedding, "log_likelihood_by_shared_draws", watched)
+    monkeypatch.setattr(scores, "importance_weighted_bound", watched)
     run = TrainedRun.open(bype_run)
     embed_split(run, run.store().split("test"), tmp_path / "embedded", EmbeddingOptions(num_samples=2))
     assert sum(sizes) == 75

@@ -30,6 +30,11 @@ def test_no_line_and_no_file_is_without_bounds(tmp_path, monkeypatch):
         read_metrics(tmp_path)
 
 
+def test_a_line_that_a_full_disk_has_cut_off_is_left_out(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(LINE + "\n" + LINE[: len(LINE) // 2])
+    assert len(read_metrics(tmp_path)) == 1
+
+
 def metrics_file(path, num_bytes, step, warn=pytest.fail):
     file = MetricsFile(path, num_bytes, step, warn)
     file.append({"step": step + 1, "epoch": 9.0})

@@ -47,7 +47,7 @@ def fit(words: list[str]) -> int:
     from bype.report.contents import gather
     from bype.report.page import render
     from bype.run.choice import length_of, suitable_config
-    from bype.run.directory import read_config
+    from bype.run.directory import RunDirectory, read_config
     from bype.run.opened import TrainedRun
     from bype.span import Span
     from bype.training.display import Display, display_here
@@ -59,7 +59,7 @@ def fit(words: list[str]) -> int:
     with alone_in(options.out):
         if (options.out / "store").exists() or (options.out / "config.json").exists():
             request = require_same_request(options, request)
-            if is_trained := _is_finished(options.out):
+            if is_trained := RunDirectory(options.out).is_finished():
                 say(
                     f"{options.out} is trained already; showing its results. To train longer, choose another --out and "
                     f"more --minutes."
@@ -114,16 +114,6 @@ def _in_words(config: "TrainingConfig", store: "Store") -> str:
         return "a model"
     start = "PCA" if len(store.manifest.shape) == 3 else "factor analysis"
     return f"a VAE that begins as {start}, with {config.components} pseudo-points"
-
-
-def _is_finished(out: Path) -> bool:
-    from bype.data.files import FileError
-    from bype.run.directory import read_status
-
-    try:
-        return read_status(out).get("state") == "finished"
-    except FileError:  # a full disk can damage it; training finds out what there is, and writes it anew
-        return False
 
 
 def _say_what_to_try(run: "TrainedRun") -> None:

@@ -37,8 +37,7 @@ def decode(kind: type[Kind], value: Any) -> Kind:
     Traceback (most recent call last):
     ValueError: ['counts'][2]: 'many' is not a whole number
     """
-    decoded: Kind = _decode(kind, value, ())
-    return decoded
+    return _decode(kind, value, ())
 
 
 def decode_file(kind: type[Kind], path: Path, newest: Callable[[Any], Any] = lambda value: value) -> Kind:

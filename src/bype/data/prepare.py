@@ -140,8 +140,7 @@ def train_positions(source: Source, seed: int, test: float | None = None) -> Row
     positions = np.arange(pool.num_rows, dtype=np.int64)
     if source.skipped:  # positions count what could not be read; which these are is found by reading
         positions = np.concatenate([found for found, _ in pool.read()])
-    chosen: Rows = positions[split_of(positions) == 0] + sum(before.num_rows for before in source.pools[:number])
-    return chosen
+    return positions[split_of(positions) == 0] + sum(before.num_rows for before in source.pools[:number])
 
 
 def _division(pool: Pool, validation: float | None, test: float | None, key: int) -> Callable[[Rows], Rows]:

@@ -53,13 +53,11 @@ class Scaling(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return rows (..., columns) in the model's units."""
-        scaled: Tensor = (x - self.center) / self.scale
-        return scaled
+        return (x - self.center) / self.scale
 
     def invert(self, x: Tensor) -> Tensor:
         """Return rows (..., columns) in the units of the data."""
-        original: Tensor = self.center + x * self.scale
-        return original
+        return self.center + x * self.scale
 
     @property
     def log_density(self) -> Tensor:

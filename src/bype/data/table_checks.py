@@ -96,8 +96,7 @@ StandardScaler().fit_transform(table)
     @property
     def _spread(self) -> NDArray[np.float64]:
         """The standard deviation of each column."""
-        spread: NDArray[np.float64] = np.sqrt(self._squares / max(1, self._count))
-        return spread
+        return np.sqrt(self._squares / max(1, self._count))
 
 
 def _named(found: NDArray[np.intp], names: tuple[str, ...], about: list[str]) -> str:

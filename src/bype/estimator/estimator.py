@@ -191,8 +191,7 @@ class ByPEVAE(HubMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Outli
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Return ``score_samples(X) - offset_`` (N,): below zero for outliers."""
-        scores: NDArray[np.float64] = self.score_samples(X) - self.offset_
-        return scores
+        return self.score_samples(X) - self.offset_
 
     def predict(self, X: Any) -> NDArray[np.int64]:
         """Return -1 for outliers and 1 for all others (N,)."""

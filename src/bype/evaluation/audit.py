@@ -19,10 +19,11 @@ from torch.nn.functional import normalize
 from bype.console import Stage, no_stage
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.origins import name_examples
-from bype.data.scaling import Batches, Scaling, mean_and_variance
+from bype.data.scaling import Scaling, mean_and_variance
 from bype.evaluation.audit_records import MAX_SAMPLES, Audit, Closeness, Pair, compare, write_audit
 from bype.evaluation.generation import sample
 from bype.evaluation.neighbours import Nearest, nearest
+from bype.models.linear_start import linear_batches
 from bype.priors.base import ExampleSource, MappedSource
 from bype.randomness import generator_for
 from bype.run.directory import RunError
@@ -32,7 +33,6 @@ _ROUNDING = {"pixels": 0.5 / 256, "scaled columns": 1e-6}
 """Two examples are equal if they differ by less in each number. For pixels, the bytes of a picture are then equal."""
 _MOST_QUERIES = 2000
 _MOST_POINTS = 2000
-_MOST_FOR_MEAN = 20_000
 _PAIRS = 10
 
 
@@ -92,7 +92,7 @@ def audit_run(
     scaled = MappedSource(train, scaling)
     with stage("comparing with training examples") as report:
         near, *others = _split(nearest(queries, scaled, report), sizes)
-    contrast = _Contrast(mean_and_variance(_batches(scaled))[0].float())
+    contrast = _Contrast(mean_and_variance(linear_batches(scaled, 0))[0].float())
     with stage("comparing at one contrast") as report:
         near_faded, *others_faded = _split(nearest(contrast(queries), MappedSource(scaled, contrast), report), sizes)
     groups, shown = [], []
@@ -183,11 +183,5 @@ def _scaling(run: TrainedRun, train: ExampleSource) -> Callable[[Tensor], Tensor
     if run.model.scaling is not None:
         return copy.deepcopy(run.model.scaling).cpu()  # distances are worked out on the CPU
     scaling = Scaling(run.data.shape[0])
-    scaling.fit(_batches(train))
+    scaling.fit(linear_batches(train, 0))
     return scaling
-
-
-def _batches(source: ExampleSource) -> Batches:
-    """Return flat examples, spread over the source: enough of them for a mean."""
-    rows = torch.split(torch.from_numpy(spread_rows(len(source), _MOST_FOR_MEAN)), 500)
-    return lambda: (source.take(chunk).flatten(1) for chunk in rows)

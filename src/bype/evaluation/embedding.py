@@ -18,7 +18,7 @@ from bype.data.sources.base import require_package
 from bype.data.store import Split
 from bype.distributions import Distribution
 from bype.evaluation.generation import embed
-from bype.evaluation.scores import ROWS_AT_ONCE, log_likelihood_by_shared_draws
+from bype.evaluation.scores import log_likelihood_by_shared_draws
 from bype.run.opened import TrainedRun
 
 FORMAT_VERSION = 6
@@ -140,10 +140,8 @@ def _part(
         x = source.read(rows)
         means.append(embed(run.model, x))
         if prior is not None:
-            for first in range(0, len(rows), ROWS_AT_ONCE):
-                few = slice(first, first + ROWS_AT_ONCE)
-                own = run.model.prior.leave_out(prior, torch.from_numpy(rows[few])) if is_training else prior
-                scores.append(log_likelihood_by_shared_draws(run.model, x[few], options.num_samples, own))
+            own = torch.from_numpy(rows) if is_training else None
+            scores.append(log_likelihood_by_shared_draws(run.model, x, options.num_samples, prior, own))
     content: dict[str, NDArray[Any]] = {"ids": ids, "means": torch.cat(means).cpu().numpy()}
     if origins is not None:
         content["sources"] = origins

@@ -31,6 +31,7 @@ _MAX_PROBE_ROWS = 20_000
 _MAP_POINTS = 2_000
 
 
+@torch.no_grad()
 def evaluate(
     run: TrainedRun,
     split_name: str | None = None,

@@ -14,7 +14,7 @@ from bype.data.manifest import DTYPES
 from bype.data.sources.image_files import pixels_of
 from bype.distributions import Distribution
 from bype.evaluation.generation import embed
-from bype.evaluation.scores import ROWS_AT_ONCE, log_likelihood_by_shared_draws
+from bype.evaluation.scores import log_likelihood_by_shared_draws
 from bype.plates import is_image_shape
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun, best_checkpoint
@@ -77,12 +77,8 @@ class Embedder:
         rest = {name: values for name, values in batch.items() if name != self.column}
         found: dict[str, Any] = {**rest, "embedding": embed(self._opened.model, x).cpu().numpy()}
         if self._prior is not None:
-            scores = [
-                log_likelihood_by_shared_draws(self._opened.model, rows, self.num_samples, self._prior).cpu().numpy()
-                for rows in torch.split(x, ROWS_AT_ONCE)
-                if len(rows)
-            ]
-            found["log_likelihood"] = np.concatenate([np.empty(0), *scores])
+            scores = log_likelihood_by_shared_draws(self._opened.model, x, self.num_samples, self._prior)
+            found["log_likelihood"] = scores.cpu().numpy()
         return found
 
     @staticmethod

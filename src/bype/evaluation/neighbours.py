@@ -37,8 +37,7 @@ class Nearest:
     def ratio(self) -> NDArray[np.float64]:
         """(Q,), nearest over second nearest: near 0 for a copy of one example, near 1 if others are as near."""
         both_zero = self.second == 0
-        found: NDArray[np.float64] = np.where(both_zero, 1.0, self.distance / np.where(both_zero, 1.0, self.second))
-        return found
+        return np.where(both_zero, 1.0, self.distance / np.where(both_zero, 1.0, self.second))
 
 
 @torch.no_grad()

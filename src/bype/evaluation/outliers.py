@@ -1,6 +1,9 @@
 """How unlikely each example is, by several scores, and which columns of a table made it so."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bype.console import Report, Stage, no_report, no_stage
+from bype.console import Report, Stage, no_stage
 from bype.data.augment import Augmentation
 from bype.data.examples import StoreSource, spread_rows
 from bype.data.origins import name_examples
@@ -19,7 +22,7 @@ from bype.evaluation.scores import ROWS_AT_ONCE, log_likelihood_by_shared_draws,
 from bype.factors import LinearGaussian
 from bype.models.base import LatentModel
 from bype.models.linear_start import fit_linear
-from bype.run.opened import TrainedRun, find_own_store, require_run
+from bype.run.opened import MissingDataError, TrainedRun, own_store, require_run
 
 _NAMED_COLUMNS = 3
 
@@ -157,9 +160,10 @@ def score_examples(
     split = store.split(split_name or store.default_split)
     rows = spread_rows(len(split), options.num_examples or len(split))
     sources = split.origins(rows)
-    train = linear = references = average = None
-    if (own := find_own_store(run.folder, run.data, data)) is not None:
-        train = own.split("train")
+    train = linear = references = None
+    with suppress(MissingDataError):
+        train = own_store(run.folder, run.data, data).split("train")
+    if train is not None:
         with stage("fitting the linear model"):
             source, config = run.model.scaled(StoreSource(train)), run.config
             augmentation = Augmentation(config.flips, config.shifts)  # the run learns from flips and shifts too
@@ -167,10 +171,15 @@ def score_examples(
     scorer = _Scorer(run.model, linear, options.num_samples)
     if train is not None:
         with stage("scoring training examples") as report:
-            references = scorer.score(train, spread_rows(len(train), options.num_references), True, report=report)
-        average = None if references.column_terms is None else references.column_terms.mean(0)
+            references = scorer.score(
+                train, spread_rows(len(train), options.num_references), True, keep=lambda terms: terms, report=report
+            )
+    keep = None
+    if references is not None and references.kept is not None:
+        keep = partial(_worst_columns, average=references.kept.mean(0))
     with stage("scoring examples") as report:
-        found = scorer.score(split, rows, run.is_training_split(split), average, report)
+        found = scorer.score(split, rows, run.is_training_split(split), keep, report)
+    columns, excess = (None, None) if found.kept is None else np.hsplit(found.kept, 2)
     return ExampleScores(
         rows=rows,
         log_likelihood=found.log_likelihood,
@@ -181,8 +190,8 @@ def score_examples(
         scale=run.model.likelihood.value_kind if run.model.likelihood.log_normaliser is None else "density",
         num_samples=options.num_samples,
         num_references=0 if references is None else len(references.log_likelihood),
-        columns=found.columns,
-        column_excess=found.column_excess,
+        columns=None if columns is None else columns.astype(np.int64),
+        column_excess=excess,
         sources=sources,
     )
 
@@ -197,8 +206,7 @@ def percentiles(values: Floats, references: Floats) -> Floats:
     """Return for each value the percentage of the references that are smaller; a tie counts half."""
     ordered = np.sort(references)
     below, upto = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
-    shares: Floats = 50 * (below + upto) / len(ordered)
-    return shares
+    return 50 * (below + upto) / len(ordered)
 
 
 def worst_columns(terms: Floats, average: Floats) -> tuple[NDArray[np.int64], Floats]:
@@ -206,6 +214,11 @@ def worst_columns(terms: Floats, average: Floats) -> tuple[NDArray[np.int64], Fl
     excess = average - terms
     order = np.argsort(-excess, axis=1, kind="stable")[:, :_NAMED_COLUMNS]
     return order, np.take_along_axis(excess, order, axis=1)
+
+
+def _worst_columns(terms: Floats, average: Floats) -> Floats:
+    """Return what :func:`worst_columns` returns, side by side."""
+    return np.hstack(worst_columns(terms, average))
 
 
 @torch.no_grad()
@@ -226,9 +239,8 @@ class _Scores:
     reconstruction: Floats
     latent_density: Floats
     linear: Floats
-    column_terms: Floats | None = None
-    columns: NDArray[np.int64] | None = None
-    column_excess: Floats | None = None
+    kept: Floats | None
+    """Of the terms of columns, what the caller wanted."""
 
 
 class _Scorer:
@@ -245,17 +257,17 @@ class _Scorer:
         split: Split,
         rows: NDArray[np.int64],
         is_training: bool,
-        average: Floats | None = None,
-        report: Report = no_report,
+        keep: Callable[[Floats], Floats] | None,
+        report: Report,
     ) -> _Scores:
         """Return the scores of some rows.
 
-        Training examples are left out of a prior that is made of them. With the ``average`` terms of the columns of a
-        table, the worst columns of each row are kept, and otherwise the terms of all columns.
+        Training examples are left out of a prior that is made of them. ``keep`` makes what is to be kept of the terms
+        (n, d) of the columns of a table; without it, they are not worked out.
         """
         source = StoreSource(split, self._model.device)
         parts: list[list[Floats]] = []
-        terms: list[Floats] = []
+        kept: list[Floats] = []
         for first in range(0, len(rows), ROWS_AT_ONCE):
             chosen = rows[first : first + ROWS_AT_ONCE]
             prior = self._prior
@@ -263,22 +275,14 @@ class _Scorer:
                 prior = self._model.prior.leave_out(prior, torch.from_numpy(chosen))
             x = source.read(chosen)
             parts.append([values.double().cpu().numpy() for values in self._chunk(x, prior)])
-            if x.ndim == 2:
-                costs: Floats = column_terms(self._model, self._model.to_model_units(x)).cpu().numpy()
-                terms.append(costs if average is None else np.hstack(worst_columns(costs, average)))
+            if x.ndim == 2 and keep is not None:
+                kept.append(keep(column_terms(self._model, self._model.to_model_units(x)).cpu().numpy()))
             report(first + len(chosen), len(rows))
         log_likelihood, reconstruction, latent, linear = (
             np.nan_to_num(np.concatenate(part), nan=-np.inf, posinf=np.inf, neginf=-np.inf)  # too far to compute
             for part in zip(*parts, strict=True)
         )
-        found = _Scores(log_likelihood, reconstruction, latent, linear)
-        if not terms:
-            return found
-        joined = np.concatenate(terms)
-        if average is None:
-            return replace(found, column_terms=joined)
-        columns, excess = np.hsplit(joined, 2)
-        return replace(found, columns=columns.astype(np.int64), column_excess=excess)
+        return _Scores(log_likelihood, reconstruction, latent, linear, np.concatenate(kept) if kept else None)
 
     @torch.no_grad()
     def _chunk(self, x: Tensor, prior: Distribution) -> list[Tensor]:

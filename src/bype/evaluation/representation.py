@@ -38,8 +38,7 @@ def _vote(labels: Labels) -> Labels:
     """Return the most frequent label of each row (n, K); of equally frequent ones the smallest."""
     ordered = np.sort(labels, axis=1)
     frequency = (ordered[:, :, None] == ordered[:, None, :]).sum(2)
-    chosen: Labels = np.take_along_axis(ordered, frequency.argmax(1)[:, None], 1)[:, 0]
-    return chosen
+    return np.take_along_axis(ordered, frequency.argmax(1)[:, None], 1)[:, 0]
 
 
 def probe_accuracy(references: Means, reference_labels: Labels, queries: Means, query_labels: Labels) -> float:
@@ -75,5 +74,4 @@ def tsne(means: Means) -> NDArray[np.float32]:
         raise ValueError("a map needs at least five examples that are not all the same")
     start = "pca" if means.shape[1] > 1 else "random"
     layout = TSNE(perplexity=min(30.0, (len(means) - 1) / 4), init=start, random_state=0, n_jobs=2)
-    placed: NDArray[np.float32] = layout.fit_transform(means)
-    return placed
+    return layout.fit_transform(means)

@@ -17,21 +17,24 @@ ROWS_AT_ONCE = 32
 _DRAWS_AT_ONCE = 25
 
 
-def log_likelihood_by_shared_draws(model: LatentModel, x: Tensor, num_draws: int, prior: Distribution) -> Tensor:
+def log_likelihood_by_shared_draws(
+    model: LatentModel, x: Tensor, num_draws: int, prior: Distribution, training_rows: Tensor | None = None
+) -> Tensor:
     """Estimate log p(x) (B,) of examples (B, *data_shape) with draws that are the same for every example.
 
     So the value of an example does not depend on what is scored beside it, nor in which order. It is that of a density
     wherever there is one: the squared error is normalised, and a probability of bytes is spread over their bins.
+    Examples that the model was trained on, the ``training_rows``, are left out of a prior that is made of them.
     """
-    bound = importance_weighted_bound(
-        model,
-        x,
-        num_draws,
-        prior=prior,
-        max_rows=_DRAWS_AT_ONCE * len(x),  # it must not depend on the examples, or the draws would
-        generator=SharedRows(generator_for(0, "scores")),
-    )
-    return bound.log_likelihood + log_normaliser(model)
+    found = [torch.empty(0, dtype=torch.float64, device=x.device)]
+    for first in range(0, len(x), ROWS_AT_ONCE):
+        few = slice(first, first + ROWS_AT_ONCE)
+        own = prior if training_rows is None else model.prior.leave_out(prior, training_rows[few])
+        max_rows = _DRAWS_AT_ONCE * len(x[few])  # it must not depend on the examples, or the draws would
+        draws = SharedRows(generator_for(0, "scores"))
+        bound = importance_weighted_bound(model, x[few], num_draws, prior=own, max_rows=max_rows, generator=draws)
+        found.append(bound.log_likelihood)
+    return torch.cat(found) + log_normaliser(model)
 
 
 def log_normaliser(model: LatentModel) -> float:
@@ -62,5 +65,5 @@ class Scorer:
 
     def log_likelihood(self, x: Tensor, num_draws: int) -> Tensor:
         """Return importance-weighted estimates of log p(x) (B,) for examples (B, *data_shape), in nats."""
-        chunks = [rows.to(self.model.device, torch.float64) for rows in torch.split(x, ROWS_AT_ONCE)]
-        return torch.cat([log_likelihood_by_shared_draws(self.model, rows, num_draws, self.prior) for rows in chunks])
+        x = x.to(self.model.device, torch.float64)
+        return log_likelihood_by_shared_draws(self.model, x, num_draws, self.prior)

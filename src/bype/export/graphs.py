@@ -222,5 +222,4 @@ class _Sampler(nn.Module):
         # Without the total: rounding can lift the largest uniform number onto it.
         index_B = (self.cumulative[:-1] <= position_B[:, None]).sum(1)
         scale_BD = self.scales if len(self.scales) == 1 else self.scales[index_B]
-        made: Tensor = self.decoder((self.means[index_B] + noise * scale_BD, *lower))
-        return made
+        return self.decoder((self.means[index_B] + noise * scale_BD, *lower))

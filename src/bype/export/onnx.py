@@ -84,8 +84,7 @@ def to_onnx(graph: Graph) -> bytes:
     proto = program.model_proto
     for port in (*proto.graph.input, *proto.graph.output):
         port.type.tensor_type.shape.dim[0].dim_param = "batch"  # torch 2.6 gives it a name of its own
-    content: bytes = proto.SerializeToString()
-    return content
+    return proto.SerializeToString()
 
 
 @contextmanager

@@ -69,6 +69,8 @@ class LatentModel(nn.Module, ABC):
         evaluation and generation take and return examples in the units of the data.
     """
 
+    encoder: nn.Module
+    """Maps examples (B, *data_shape) in the model's units to the mean and the log-variance of the top latent."""
     levels: tuple[str, ...]
     """The names of the levels of latents, the top first, which the prior scores."""
 
@@ -111,9 +113,10 @@ class LatentModel(nn.Module, ABC):
         """(D,) or (), what to multiply top latents by, so that distances between them say how examples differ."""
         return torch.ones((), device=self.device)
 
-    @abstractmethod
     def encode(self, x: Tensor) -> DiagonalNormal:
         """Return q(top latent | x) for examples (B, *data_shape) in the model's units."""
+        self.require_batch(x)
+        return DiagonalNormal(*self.encoder(x))
 
     @torch.no_grad()
     def encode_rows(self, source: ExampleSource, rows: Tensor) -> DiagonalNormal:
@@ -133,8 +136,7 @@ class LatentModel(nn.Module, ABC):
 
     def prior_distribution(self, batch: TrainingBatch | None = None) -> Distribution:
         """Return p(top latent): the one to evaluate and sample with, or the one to train ``batch`` with."""
-        distribution: Distribution = self.prior(self.encode, batch)
-        return distribution
+        return self.prior(self.encode, batch)
 
     def require_batch(self, x: Tensor) -> None:
         """Refuse what is no batch of examples (B, *data_shape)."""

@@ -71,10 +71,6 @@ class HierarchicalVAE(LatentModel):
         self.conditional = conditional
         self.decoder = decoder
 
-    def encode(self, x: Tensor) -> DiagonalNormal:
-        self.require_batch(x)
-        return DiagonalNormal(*self.encoder(x))
-
     def posterior(self, x: Tensor, top: DiagonalNormal | None = None) -> "HierarchicalPosterior":
         return HierarchicalPosterior(self, self.encode(x) if top is None else top, self.joint_encoder.embed(x))
 

@@ -52,10 +52,6 @@ class VAE(LatentModel):
         self.encoder = encoder
         self.decoder = decoder
 
-    def encode(self, x: Tensor) -> DiagonalNormal:
-        self.require_batch(x)
-        return DiagonalNormal(*self.encoder(x))
-
     @property
     def latent_scale(self) -> Tensor:
         return self.encoder.latent_scale if isinstance(self.encoder, DenseEncoder) else super().latent_scale

@@ -47,8 +47,7 @@ class ConvEncoder(nn.Module):
         self.apply(he_normal_)
 
     def forward(self, x: Tensor) -> MeanAndLogVariance:
-        parameters: MeanAndLogVariance = self.head(self.body(x))
-        return parameters
+        return self.head(self.body(x))
 
 
 class ConvJointEncoder(JointEncoder):

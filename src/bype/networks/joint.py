@@ -19,8 +19,7 @@ class Merge(nn.Module):
 
     def forward(self, features: Tensor, top: Tensor) -> Tensor:
         hidden = self.top(top)
-        merged: Tensor = self.both(torch.cat([features.expand_as(hidden), hidden], -1))
-        return merged
+        return self.both(torch.cat([features.expand_as(hidden), hidden], -1))
 
 
 class JointEncoder(nn.Module):
@@ -34,8 +33,7 @@ class JointEncoder(nn.Module):
         self.apply(he_normal_)
 
     def forward(self, features: Tensor, top: Tensor) -> MeanAndLogVariance:
-        parameters: MeanAndLogVariance = self.head(self.merge(features, top))
-        return parameters
+        return self.head(self.merge(features, top))
 
 
 class JointDecoder(nn.Module):
@@ -49,5 +47,4 @@ class JointDecoder(nn.Module):
         self.apply(he_normal_)
 
     def forward(self, latent: Tensor, top: Tensor) -> Tensor:
-        output: Tensor = self.output(self.merge(self.latent(latent), top))
-        return output
+        return self.output(self.merge(self.latent(latent), top))

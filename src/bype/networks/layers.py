@@ -50,8 +50,7 @@ class GatedLinear(nn.Module):
         self.gate = nn.Linear(in_features, out_features)
 
     def forward(self, x: Tensor) -> Tensor:
-        gated: Tensor = self.value(x) * self.gate(x).sigmoid()
-        return gated
+        return self.value(x) * self.gate(x).sigmoid()
 
 
 class GatedConv2d(nn.Module):
@@ -63,8 +62,7 @@ class GatedConv2d(nn.Module):
         self.gate = nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding=kernel_size // 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        gated: Tensor = self.value(x) * self.gate(x).sigmoid()
-        return gated
+        return self.value(x) * self.gate(x).sigmoid()
 
 
 class NormalHead(nn.Module):

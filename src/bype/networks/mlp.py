@@ -27,8 +27,7 @@ class MLPEncoder(nn.Module):
         self.apply(he_normal_)
 
     def forward(self, x: Tensor) -> MeanAndLogVariance:
-        parameters: MeanAndLogVariance = self.head(self.body(x.flatten(-len(self.data_shape))))
-        return parameters
+        return self.head(self.body(x.flatten(-len(self.data_shape))))
 
 
 class MLPDecoder(nn.Module):
@@ -45,8 +44,7 @@ class MLPDecoder(nn.Module):
         self.apply(he_normal_)
 
     def forward(self, z: Tensor) -> Tensor:
-        output: Tensor = self.body(z)
-        return output
+        return self.body(z)
 
 
 class MLPJointEncoder(JointEncoder):

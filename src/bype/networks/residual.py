@@ -14,8 +14,7 @@ _BOTTLENECK = 6
 
 
 def _conv(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
-    conv: nn.Conv2d = weight_norm(nn.Conv2d(in_channels, out_channels, 3, stride, padding=1))
-    return conv
+    return weight_norm(nn.Conv2d(in_channels, out_channels, 3, stride, padding=1))
 
 
 class ResidualBlock(nn.Module):
@@ -26,8 +25,7 @@ class ResidualBlock(nn.Module):
         self.conv = _conv(channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        sum_: Tensor = x + self.conv(F.elu(x))
-        return sum_
+        return x + self.conv(F.elu(x))
 
 
 def _blocks(channels: int) -> nn.Sequential:
@@ -62,8 +60,7 @@ class ResidualEncoder(nn.Module):
         self.apply(he_normal_)
 
     def forward(self, x: Tensor) -> MeanAndLogVariance:
-        parameters: MeanAndLogVariance = self.head(self.body(x))
-        return parameters
+        return self.head(self.body(x))
 
 
 class ResidualDecoder(nn.Module):
@@ -89,5 +86,4 @@ class ResidualDecoder(nn.Module):
         self.apply(he_normal_)
 
     def forward(self, z: Tensor) -> Tensor:
-        output: Tensor = self.body(z)
-        return output
+        return self.body(z)

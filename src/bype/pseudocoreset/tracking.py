@@ -318,8 +318,7 @@ class Tracking(Rule):
         weights = prior.pseudocoreset.probabilities[made.rows].to(made.means.dtype)
         stiffness = weights * (torch.exp(-prior.log_variance.detach()) * (terms.beta * (prior.num_turns - 1)))
         gap = made.means - prior.targets[made.rows]
-        pull: Tensor = 0.5 * stiffness @ gap.square().sum(1)
-        return pull
+        return 0.5 * stiffness @ gap.square().sum(1)
 
     @torch.no_grad()
     def to_sum(self, model: LatentModel, terms: ELBOTerms, is_first: bool = True) -> list[Tensor]:

@@ -16,6 +16,11 @@ def section(title: str, text: str, *content: Markup, is_wide: bool = False) -> M
     return element("section", *head, *content, class_="wide" if is_wide else None)
 
 
+def cards_section(title: str, text: str, cards: Sequence[Markup], *, is_wide: bool = False) -> Markup:
+    """Return a section of cards; nothing if there are none."""
+    return section(title, text, element("div", *cards, class_="cards"), is_wide=is_wide) if cards else Markup("")
+
+
 def card(title: str, content: Markup, *below: Markup) -> Markup:
     """Return a framed picture or chart."""
     heading = element("h3", title) if title else Markup("")
@@ -42,10 +47,8 @@ def pictures(
 ) -> Markup:
     """Return a section that shows a picture of each run that has one."""
     shown = [(run, picture) for run in runs if (picture := choose(run)) is not None]
-    if not shown:
-        return Markup("")
     cards = [card(heading(runs, run), picture_of(picture, f"{title}, {run.name}")) for run, picture in shown]
-    return section(title, text, element("div", *cards, class_="cards"))
+    return cards_section(title, text, cards)
 
 
 def heading(runs: Sequence[RunContents], run: RunContents) -> str:

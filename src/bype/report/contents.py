@@ -14,7 +14,7 @@ from bype.evaluation import generation
 from bype.evaluation.audit_records import Audit, read_audit
 from bype.evaluation.outliers import ScoreOptions, score_examples
 from bype.evaluation.pseudopoints import Coreset, describe_points
-from bype.evaluation.records import ClassifierError, Evaluation, read_results
+from bype.evaluation.records import ClassifierError, Density, Evaluation, read_results
 from bype.mixtures import NormalMixture
 from bype.plates import grid, is_image_shape, plate, stored_to_bytes, to_bytes
 from bype.run.config import TrainingConfig
@@ -104,6 +104,11 @@ class RunContents:
     """Among which examples these are the least likely, in words."""
     notes: list[str] = field(default_factory=list)
     """What is missing, and why."""
+
+    @property
+    def density(self) -> Density | None:
+        """The likelihood, if it was measured."""
+        return None if self.evaluation is None else self.evaluation.density
 
 
 def measured(run: TrainedRun, name: str) -> RunContents:

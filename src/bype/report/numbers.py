@@ -111,8 +111,7 @@ def _evaluated_on(run: RunContents) -> str:
 
 
 def _of_density(run: RunContents, value: Callable[[Density], str]) -> str:
-    density = None if run.evaluation is None else run.evaluation.density
-    return "" if density is None else value(density)
+    return "" if run.density is None else value(run.density)
 
 
 def _of_representation(run: RunContents, value: Callable[[Representation], str]) -> str:
@@ -148,8 +147,7 @@ def _bits(run: RunContents) -> str:
 
 
 def _levels(run: RunContents) -> list[str]:
-    density = None if run.evaluation is None else run.evaluation.density
-    return [] if density is None else list(density.kl)
+    return [] if run.density is None else list(run.density.kl)
 
 
 def _kl(run: RunContents, level: str) -> str:

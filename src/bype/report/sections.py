@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bype.evaluation.pseudopoints import Coreset
-from bype.report.blocks import card, heading, key, picture_of, section, table, thumbnail
+from bype.report.blocks import card, cards_section, heading, key, picture_of, section, table, thumbnail
 from bype.report.charts import Series, line_chart, scatter, weights_chart
 from bype.report.contents import CLASS_POINTS, MOST_CLASSES, MOST_FEATURES, MOST_IMAGES, ClassOfPoints, RunContents
 from bype.report.markup import Markup, element, minus
@@ -26,8 +26,6 @@ def training(runs: Sequence[RunContents]) -> Markup:
         for scale in dict.fromkeys(scales)
     ]
     charts = [chart for chart in charts if chart]
-    if not charts:
-        return Markup("")
     text = (
         "Minus ELBO, with the full weight of the KL terms; lower is better. A very steep start may be cut off. A dot "
         "marks the model that is kept, the best on validation examples: if the line rises after it, longer training "
@@ -35,7 +33,7 @@ def training(runs: Sequence[RunContents]) -> Markup:
     )
     if len(charts) > 1:
         text += " Runs with different likelihoods or data have different scales: do not compare their numbers."
-    return section("Training", text, element("div", *charts, class_="cards"))
+    return cards_section("Training", text, charts)
 
 
 def _curves(numbered: Sequence[tuple[int, RunContents]], runs: Sequence[RunContents]) -> Markup:
@@ -76,7 +74,7 @@ def how_good(runs: Sequence[RunContents]) -> Markup:
     """Return how each run compares with the linear model that has as many latents."""
     cards = []
     for run in runs:
-        density = None if run.evaluation is None else run.evaluation.density
+        density = run.density
         baseline = None if run.evaluation is None else run.evaluation.baseline
         if density is None or baseline is None:
             continue
@@ -89,10 +87,8 @@ def how_good(runs: Sequence[RunContents]) -> Markup:
         if baseline.gain_in_training is not None:
             verdict += f" Training gained {baseline.gain_in_training:,.1f} nats over its start (validation, −ELBO)."
         cards.append(card(heading(runs, run), element("p", verdict, class_="verdict"), element("div", *bars)))
-    if not cards:
-        return Markup("")
     text = "The bars show the gain in log p(x) over a single normal distribution around the mean. Longer is better."
-    return section("How good is it?", text, element("div", *cards, class_="cards"))
+    return cards_section("How good is it?", text, cards)
 
 
 def _bar(name: str, share: float, text: str) -> Markup:
@@ -171,10 +167,8 @@ def weights(runs: Sequence[RunContents]) -> Markup:
             f"{run.points.effective_number:.0f} points of equal weight."
         )
         cards.append(card(heading(runs, run), chart, element("figcaption", text)))
-    if not cards:
-        return Markup("")
     text = "The weight of a point is the number of examples that it stands for."
-    return section("Weights of the points", text, element("div", *cards, class_="cards"))
+    return cards_section("Weights of the points", text, cards)
 
 
 _MIX_CAPTION = "The share of each class among the training examples nearest to the pseudo-points, by weight."
@@ -205,13 +199,11 @@ def classes(runs: Sequence[RunContents]) -> Markup:
             whose = _OWN_CAPTION if run.config.labelled else _MIX_CAPTION
             caption = f"{whose} {_how_many('heaviest', run)}".strip()
             cards.append(card(heading(runs, run), mix, element("figcaption", caption)))
-    if not cards:
-        return Markup("")
     text = "The weight of each class among the points."
     has_own = any(run.classes for run in runs)
     if has_own:
         text = "Each class has points of its own: left the heaviest, right samples from them."
-    return section("Classes", text, element("div", *cards, class_="cards"), is_wide=has_own)
+    return cards_section("Classes", text, cards, is_wide=has_own)
 
 
 def _how_many(which: str, run: RunContents) -> str:
@@ -251,10 +243,8 @@ def features(runs: Sequence[RunContents]) -> Markup:
             )
         ]
         cards.append(card(heading(runs, run), table(["", "data", "samples"], rows)))
-    if not cards:
-        return Markup("")
     text = f"Mean ± standard deviation of each feature, up to {MOST_FEATURES} of them, in the data and in samples."
-    return section("Features", text, element("div", *cards, class_="cards"))
+    return cards_section("Features", text, cards)
 
 
 def unusual(runs: Sequence[RunContents]) -> Markup:
@@ -274,8 +264,6 @@ def unusual(runs: Sequence[RunContents]) -> Markup:
         head = ["example", "columns that made it unlikely" if is_table else "", "log p(x)", "percentile", "log ratio"]
         caption = element("figcaption", f"Of {run.unusual_of}. {_UNUSUAL_CAPTION} ", *_ALL_SCORES)
         cards.append(card(heading(runs, run), table(head, rows), caption))
-    if not cards:
-        return Markup("")
     text = "In nats. The percentile is the percentage of training examples that are less likely."
     if any(run.unusual and run.config.likelihood == "bernoulli" for run in runs):
         text += (
@@ -287,7 +275,7 @@ def unusual(runs: Sequence[RunContents]) -> Markup:
             " Here log p(x) is a density of pixels in [0, 1], or of columns. The negative log-likelihood above is on "
             "another scale."
         )
-    return section("Least likely examples", text, element("div", *cards, class_="cards"))
+    return cards_section("Least likely examples", text, cards)
 
 
 _UNUSUAL_CAPTION = (
@@ -319,10 +307,8 @@ def maps(runs: Sequence[RunContents]) -> Markup:
         if num_others:
             keys.append(key(f"{num_others:,} other classes", f"c{OTHERS}"))
         cards.append(card(heading(runs, run), chart.on_page(), element("ul", *keys, class_="legend")))
-    if not cards:
-        return Markup("")
     text = "Latent means of examples, laid out by t-SNE: neighbours are similar."
-    return section("Map", text, element("div", *cards, class_="cards"))
+    return cards_section("Map", text, cards)
 
 
 def _colours(labels: Sequence[int]) -> dict[int, int]:

@@ -190,8 +190,7 @@ def _build_networks(config: TrainingConfig, shape: tuple[int, ...], prior: Prior
     if config.network == "residual":
         return residual_vae(shape, prior, likelihood, config.latent_dim)
     architecture = {"vae": mlp_vae, "hvae": mlp_hvae, "convhvae": conv_hvae}[config.network]
-    model: LatentModel = architecture(shape, prior, likelihood, config.latent_dim, config.hidden)
-    return model
+    return architecture(shape, prior, likelihood, config.latent_dim, config.hidden)
 
 
 def _build_likelihood(config: TrainingConfig, shape: tuple[int, ...]) -> Likelihood:

@@ -19,7 +19,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from bype.data.decode import decode_file
+from bype.data.decode import decode
 from bype.data.files import MAX_JSON_BYTES, FileError, parse_json, read_bounded, to_json, write_synced
 from bype.system import sync_folder
 
@@ -204,14 +204,18 @@ class CheckpointFolder:
         place = self.folder / str(step)
         if place.is_symlink():
             raise CheckpointError(f"{place} is a link")
+        path = place / "manifest.json"
         try:
-            manifest = decode_file(_Manifest, place / "manifest.json")
-            content = read_bounded(place / "manifest.json", MAX_JSON_BYTES)
+            content = read_bounded(path, MAX_JSON_BYTES)
         except FileError as error:
             raise CheckpointError(str(error)) from error
+        try:
+            manifest = decode(_Manifest, parse_json(content))
+        except ValueError as error:
+            raise CheckpointError(f"{path}: {error}") from error
         _require(manifest.step == step, f"{place} is of step {manifest.step}, according to its manifest")
         # The content is written in one way only, so even a missing line feed at the end is noticed.
-        _require(content == to_json(asdict(manifest)), f"{place / 'manifest.json'} has changed since it was written")
+        _require(content == to_json(asdict(manifest)), f"{path} has changed since it was written")
         return place, manifest
 
     def load_newest(self, warn: Callable[[str], None], max_bytes: int) -> Checkpoint | None:

@@ -38,6 +38,8 @@ def read_metrics(folder: Path) -> list[MetricsLine]:
         return []
     lines = []
     for number, text in enumerate(_bounded_lines(path), start=1):
+        if not text.endswith(b"\n"):
+            break  # a full disk cut it off; a run that resumes removes it
         try:
             fields = parse_json(text)
             if not isinstance(fields, dict):

@@ -163,6 +163,10 @@ class TrainedRun:
             )
 
 
+class MissingDataError(RunError):
+    """The data that a run was trained on are not where they were."""
+
+
 def require_run(run: object) -> None:
     """Refuse what is no opened run: a folder, or a model."""
     if not isinstance(run, TrainedRun):
@@ -223,34 +227,6 @@ def open_store(run: Path, identity: DataIdentity, moved_to: Path | str | None) -
     moved_to
         Where the store is. If left out, it is where the run remembers it, or in the run directory.
     """
-    found = _find_store(run, identity, moved_to)
-    if isinstance(found, str):
-        raise RunError(f"{found}; say where they are with --data, or move them to {run / 'store'}")
-    return found
-
-
-def own_store(run: Path, identity: DataIdentity, other: Path | str | None) -> Store:
-    """Open the store that a run was trained on: ``other``, if it is that one, else as :func:`open_store` finds it."""
-    found = _find_own_store(run, identity, other)
-    if isinstance(found, str):
-        raise RunError(f"{found}; move them to {run / 'store'}")
-    return found
-
-
-def find_own_store(run: Path, identity: DataIdentity, other: Path | str | None) -> Store | None:
-    """Return what :func:`own_store` opens, or nothing if ``other`` is another store and the run's own is gone."""
-    found = _find_own_store(run, identity, other)
-    return None if isinstance(found, str) else found
-
-
-def _find_own_store(run: Path, identity: DataIdentity, other: Path | str | None) -> Store | str:
-    if other is None or Store(other).manifest.fingerprint == identity.fingerprint:
-        return open_store(run, identity, other)
-    return _find_store(run, identity, None)
-
-
-def _find_store(run: Path, identity: DataIdentity, moved_to: Path | str | None) -> Store | str:
-    """Return the store that a run was trained on, or say why there is none."""
     remembered = [Path(identity.store)] if identity.store else []
     places = [*remembered, run / "store"] if moved_to is None else [Path(moved_to)]
     found = [place for place in places if place.exists()]
@@ -258,8 +234,15 @@ def _find_store(run: Path, identity: DataIdentity, moved_to: Path | str | None) 
         store = Store(place)
         if store.manifest.fingerprint == identity.fingerprint:
             return store
+    what = f"the data of this run were in {places[0]}, which does not exist"
     if found:
-        return f"{found[0]} does not hold the data that this run was trained on"
-    if moved_to is None and not identity.store:  # as a model that was shared
-        return "this run came without its data"
-    return f"the data of this run were in {places[0]}, which does not exist"
+        what = f"{found[0]} does not hold the data that this run was trained on"
+    elif moved_to is None and not identity.store:  # as a model that was shared
+        what = "this run came without its data"
+    raise MissingDataError(f"{what}; say where they are with --data, or move them to {run / 'store'}")
+
+
+def own_store(run: Path, identity: DataIdentity, other: Path | str | None) -> Store:
+    """Open the store that a run was trained on: ``other``, if it is that one, else as :func:`open_store` finds it."""
+    is_own = other is None or Store(other).manifest.fingerprint == identity.fingerprint
+    return open_store(run, identity, other if is_own else None)

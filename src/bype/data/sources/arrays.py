@@ -62,7 +62,7 @@ def open_arrays(path: Path, options: SourceOptions) -> Source:
     if any(labelled) and not has_labels:
         missing = next(labels for _, _, labels in pairs if labels not in arrays.headers)
         raise SourceError(f"{path} has labels for some splits, but no {missing}; add it, or leave all labels out")
-    unused = tuple(name for name in arrays.headers if not any(name in pair for pair in pairs))
+    unused = tuple(name for name in arrays.headers if not any(name in pair[1:] for pair in pairs))
     for name in arrays.headers:
         if name not in unused:
             arrays.require_usable(name, is_label=any(name == labels for _, _, labels in pairs))
