@@ -409,3 +409,32 @@ def test_large_examples_are_encoded_a_few_at_a_time():
     assert rows_at_once((1, 28, 28)) == rows_at_once((3, 64, 64)) == rows_at_once((30,)) == 512
     assert 1 < rows_at_once((3, 256, 256)) < 64
     assert rows_at_once((3, 2**14, 2**14)) == 1
+
+
+def test_points_with_labels_that_move_before_training_keep_the_means_of_their_classes():
+    """Few examples in many dimensions, in three classes: one normal distribution is the better prior at first."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(12) % 3
+    centers = 3 * torch.randn(3, 40, generator=generator)
+    points = centers[labels] + 4 * torch.randn(12, 40, generator=generator)
+    latents = centers[torch.arange(300) % 3] + 4 * torch.randn(300, 40, generator=generator)
+
+    def start(labels):
+        coreset = Pseudocoreset(points.clone(), total=12, data_range=None)
+        coreset.labels = labels
+        prior = PseudocoresetPrior(coreset)
+        prior.start(lambda x: DiagonalNormal(x, torch.zeros_like(x)), latents, torch.zeros(40))
+        return coreset.points
+
+    def by_class(x):
+        return torch.stack([x[labels == kind].mean(0) for kind in range(3)])
+
+    apart, together = start(labels.int()), start(None)
+    torch.testing.assert_close(by_class(apart), by_class(points))
+    shrunk = (apart - by_class(apart)[labels]) / (points - by_class(points)[labels])
+    share = shrunk.median()  # of their distance, the same for all
+    assert share < 0.95
+    torch.testing.assert_close(shrunk, share.expand_as(shrunk), rtol=1e-3, atol=1e-3)
+    share = (together / points).median()
+    assert share < 0.95
+    torch.testing.assert_close(together, share * points)

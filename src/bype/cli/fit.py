@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from bype.run.opened import TrainedRun
 
 _DRAWS, _IMAGES = 500, 500
-_NEIGHBOURS = 5
 _FEWEST, _FEWEST_FOR_TRAINING = 10, 4
 _MAX_MINUTES = 60 * 24 * 365
 
@@ -138,28 +137,22 @@ def _say_what_to_try(run: "TrainedRun") -> None:
 
 def _beside_the_linear_model(found: "Evaluation", num_dimensions: int) -> Iterator[str]:
     """Say in a few lines how good the model is; the report has the rest."""
-    if found.density is None or found.density.of_density is None or found.baseline is None:
+    from bype.evaluation.beside import beside_linear, drawbacks
+
+    rows = beside_linear(found)
+    if not rows or found.density is None or found.baseline is None:
         yield from describe(found)
         return
     linear, own = found.baseline, found.density
-    rows = [
-        ("-log p(x), nats per example", f"{own.of_density:,.1f}", f"{linear.negative_log_likelihood.value:,.1f}"),
-        ("squared error of reconstructions", f"{linear.own_squared_error:.4g}", f"{linear.squared_error:.4g}"),
-    ]
-    if found.representation is not None and linear.knn_accuracy:
-        accuracy, of_linear = found.representation.knn_accuracy, linear.knn_accuracy
-        k = min(accuracy, key=lambda k: abs(int(k) - _NEIGHBOURS))
-        queries = found.representation.num_queries
-        same = queries == own.num_images
-        name = f"accuracy of {k} nearest neighbours, %" if same else f"kNN accuracy (K = {k}) of {queries:,}, %"
-        rows.append((name, f"{100 * accuracy[k]:.1f}", f"{100 * of_linear[k]:.1f}"))
     wide, examples = len(linear.kind), "on " + counted(own.num_images, f"{found.split} example")
     yield ""
     yield f"{examples:<36}  this model  {linear.kind}"
-    for name, value, of_linear_model in rows:
-        yield f"{name:<36}  {value:>10}  {of_linear_model:>{wide}}"
+    for row in rows:
+        yield f"{row.name.replace('−', '-'):<36}  {row.own:>10}  {row.linear:>{wide}}"
     yield ""
     yield linear.verdict(own, num_dimensions)
+    if worse := drawbacks(found):
+        yield worse
     if linear.gain_in_training is not None:
         yield f"Training gained {linear.gain_in_training:.1f} nats of validation -ELBO over the start of the model."
 

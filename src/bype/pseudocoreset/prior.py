@@ -54,17 +54,19 @@ class PseudocoresetPrior(Prior):
         """Bring the points towards the mean example until the mixture is no worse than one normal distribution.
 
         Few points in many dimensions are far from most examples, and a mixture around them would then be the worse
-        prior. They stop at a tenth of their distance: no rule could part points that coincide.
+        prior. They stop at a tenth of their distance: no rule could part points that coincide. Points with labels come
+        to the mean point of their class instead, so that classes stay apart.
         """
-        points = self.pseudocoreset.points.clone()
+        points, labels = self.pseudocoreset.points.clone(), self.pseudocoreset.labels
+        centers = center.expand_as(points) if labels is None else _class_means(points, labels)
 
-        def score(share: float) -> float:
-            self.pseudocoreset.move(slice(None), center + share * (points - center))
+        def score(places: Tensor) -> float:
+            self.pseudocoreset.move(slice(None), places)
             return fit_log_variance(self(encode), self.log_variance, latents)
 
-        lowest = score(0.0)
+        lowest = score(center.expand_as(points))
         for tenths in range(10, 0, -1):
-            if score(tenths / 10) >= lowest:
+            if score(centers + tenths / 10 * (points - centers)) >= lowest:
                 return
 
     def own_points(self) -> PriorPoints:
@@ -80,6 +82,15 @@ class PseudocoresetPrior(Prior):
 
     def around(self, means: Tensor) -> DiagonalNormal:
         return DiagonalNormal(means, self.log_variance.expand_as(means))
+
+
+def _class_means(points: Tensor, labels: Tensor) -> Tensor:
+    """Return for each point (M, *data_shape) the mean point of its class."""
+    flat, number = points.flatten(1), labels.long()
+    num_classes = int(number.max()) + 1
+    sums = flat.new_zeros(num_classes, flat.shape[1]).index_add_(0, number, flat)
+    counts = torch.bincount(number, minlength=num_classes).to(flat)
+    return (sums[number] / counts[number, None]).view_as(points)
 
 
 def pseudocoreset_prior_of(model: LatentModel) -> PseudocoresetPrior:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from bype.evaluation.beside import beside_linear, drawbacks
 from bype.evaluation.pseudopoints import Coreset
 from bype.report.blocks import card, cards_section, heading, key, picture_of, section, table, thumbnail
 from bype.report.charts import Series, line_chart, scatter, weights_chart
@@ -74,20 +75,17 @@ def how_good(runs: Sequence[RunContents]) -> Markup:
     """Return how each run compares with the linear model that has as many latents."""
     cards = []
     for run in runs:
-        density = run.density
         baseline = None if run.evaluation is None else run.evaluation.baseline
-        if density is None or baseline is None:
+        if run.evaluation is None or run.density is None or baseline is None:
             continue
-        gains = {baseline.kind: baseline.without_latents - baseline.negative_log_likelihood.value}
-        if density.of_density is not None:
-            gains = {"this model": baseline.without_latents - density.of_density, **gains}
-        largest = max(1e-9, *gains.values())
-        bars = [_bar(name, max(0.0, gain) / largest, f"{gain:,.1f} nats") for name, gain in gains.items()]
-        verdict = baseline.verdict(density, math.prod(run.data.shape))
+        words = [baseline.verdict(run.density, math.prod(run.data.shape)), drawbacks(run.evaluation)]
         if baseline.gain_in_training is not None:
-            verdict += f" Training gained {baseline.gain_in_training:,.1f} nats over its start (validation, −ELBO)."
-        cards.append(card(heading(runs, run), element("p", verdict, class_="verdict"), element("div", *bars)))
-    text = "The bars show the gain in log p(x) over a single normal distribution around the mean. Longer is better."
+            words.append(f"Training gained {baseline.gain_in_training:,.1f} nats over its start (validation, −ELBO).")
+        rows = [(row.name, [minus(row.own), minus(row.linear)]) for row in beside_linear(run.evaluation)]
+        verdict = element("p", " ".join(filter(None, words)), class_="verdict")
+        compared = [table(["", "this model", baseline.kind], rows)] if rows else []
+        cards.append(card(heading(runs, run), verdict, *compared))
+    text = "The same test examples, by this model and by the linear model that has as many latents."
     return cards_section("How good is it?", text, cards)
 
 
