@@ -190,7 +190,7 @@ def test_the_card(measured_run, tmp_path):
     assert "465 images of 1 × 12 × 12" in text
     audit, (found,) = read_audit(measured_run.folder), read_results(measured_run.folder).evaluations
     assert audit.verdict in text
-    assert f"{found.density.negative_log_likelihood.value:.3f}" in text
+    assert str(found.density.negative_log_likelihood.value)[:4] in text
     assert "Not audited" not in text
     assert "![The points of the prior](points.png)" in text
     with Image.open(tmp_path / "shared" / "points.png") as picture:
@@ -331,8 +331,7 @@ def test_an_estimator_goes_to_the_hub_and_back_to_the_bit(folder_hub, tmp_path):
         vae.push_to_hub(NAME)
     assert folder_hub.private == {}
     vae.fit(rows, np.repeat(["a", "b"], 30))
-    audit_run(bype.TrainedRun.open(tmp_path / "run"), num_samples=20)
-    with pytest.warns(AuditWarning):  # after two epochs, points are still the rows that they began as
+    with pytest.warns(AuditWarning, match="not audited"):
         vae.push_to_hub(NAME, private=True, branch="first")
     assert folder_hub.private == {NAME: True}
     assert "bype.ByPEVAE.from_pretrained" in (folder_hub.place(NAME, "first") / "README.md").read_text()

@@ -1,5 +1,6 @@
 """The table of numbers."""
 
+import math
 from collections.abc import Callable, Sequence
 
 from bype.evaluation.records import Density, Estimate, Representation
@@ -122,11 +123,13 @@ def _of_representation(run: RunContents, value: Callable[[Representation], str])
 def _likelihood(run: RunContents) -> str:
     def say(density: Density) -> str:
         error = density.monte_carlo_error
-        notes = ["a single draw" if error is None else f"draws ± {error:.3f}"]
-        if density.has_few_draws:
-            notes.append(
-                f"too high: rests on {density.median_effective_sample_size:.1f} of {density.num_samples:,} draws"
-            )
+        if error is None:
+            notes = ["a single draw"]
+        elif density.has_few_draws:  # then the error of the draws is not known either
+            size = f"{density.median_effective_sample_size:.1f} of {density.num_samples:,} draws"
+            notes = [f"too high: rests on {size}"]
+        else:
+            notes = [f"draws ± {error:.3f}"]
         if density.scale == "unnormalised":
             notes.append("the paper's scale, not normalised")
         if density.precision_difference is not None:
@@ -170,6 +173,14 @@ def _active(run: RunContents) -> str:
 
 
 def _pm(estimate: Estimate) -> str:
+    r"""Return a value and its error with as many decimals as the first three digits of the error have, at most three.
+
+    Examples
+    --------
+    >>> _pm(Estimate(-577.2314, 37.988)), _pm(Estimate(8.1618, 0.0412))
+    ('−577.2\xa0±\xa038.0', '8.162\xa0±\xa00.041')
+    """
     if estimate.error == 0:  # of a single example
-        return minus(f"{estimate.value:.3f}")
-    return minus(f"{estimate.value:.3f}\u00a0±\u00a0{estimate.error:.3f}")
+        return minus(f"{estimate.value:,.3f}")
+    decimals = min(3, max(0, 2 - math.floor(math.log10(estimate.error))))
+    return minus(f"{estimate.value:,.{decimals}f}\u00a0±\u00a0{estimate.error:,.{decimals}f}")

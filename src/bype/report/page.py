@@ -57,7 +57,7 @@ def _notes(runs: Sequence[RunContents]) -> list[str]:
 
 def _subtitle(runs: Sequence[RunContents]) -> str:
     if len(runs) == 1:
-        return f"Trained on {runs[0].data.num_train:,} examples. The name of the run: {runs[0].name}."
+        return f"Trained on {runs[0].data.num_train:,} examples. Run: {runs[0].name}"
     sources = list(dict.fromkeys(run.data.source for run in runs))
     return "Trained on " + ", ".join(sources) + "."
 
@@ -65,8 +65,6 @@ def _subtitle(runs: Sequence[RunContents]) -> str:
 def _sections(runs: Sequence[RunContents]) -> list[Markup]:
     return [
         how_good(runs),
-        training(runs),
-        numbers(runs),
         pictures(runs, "Samples", "Drawn from the prior and decoded.", lambda run: run.samples),
         pictures(
             runs,
@@ -94,4 +92,6 @@ def _sections(runs: Sequence[RunContents]) -> list[Markup]:
         unusual(runs),
         neighbours(runs),
         augmentation(runs),
+        training(runs),
+        numbers(runs),
     ]

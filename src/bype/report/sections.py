@@ -78,13 +78,14 @@ def how_good(runs: Sequence[RunContents]) -> Markup:
         baseline = None if run.evaluation is None else run.evaluation.baseline
         if run.evaluation is None or run.density is None or baseline is None:
             continue
-        words = [baseline.verdict(run.density, math.prod(run.data.shape)), drawbacks(run.evaluation)]
+        words = [drawbacks(run.evaluation)]
         if baseline.gain_in_training is not None:
             words.append(f"Training gained {baseline.gain_in_training:,.1f} nats over its start (validation, −ELBO).")
         rows = [(row.name, [minus(row.own), minus(row.linear)]) for row in beside_linear(run.evaluation)]
-        verdict = element("p", " ".join(filter(None, words)), class_="verdict")
+        verdict = element("p", baseline.verdict(run.density, math.prod(run.data.shape)), class_="verdict")
+        more = element("p", " ".join(filter(None, words)))
         compared = [table(["", "this model", baseline.kind], rows)] if rows else []
-        cards.append(card(heading(runs, run), verdict, *compared))
+        cards.append(card(heading(runs, run), verdict, *compared, more))
     text = "The same test examples, by this model and by the linear model that has as many latents."
     return cards_section("How good is it?", text, cards)
 
@@ -101,6 +102,8 @@ def coreset(runs: Sequence[RunContents]) -> Markup:
     if not any(stacks):
         return Markup("")
     text = "A few learned points with weights, which stand for all training examples."
+    if any(run.points is not None and run.config.points_start == "examples" for run in runs):
+        text += " They began as training examples and often stay near them: before you share this page, use bype audit."
     shown = stacks[0] if len(runs) == 1 else [element("div", *cards, class_="stack") for cards in stacks]
     return section("Pseudocoreset", text, element("div", *shown, class_="cards"), is_wide=True)
 

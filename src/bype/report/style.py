@@ -66,8 +66,6 @@ section { min-width: 0; }
 .pixels { image-rendering: pixelated; }
 figcaption { margin-top: 0.6rem; }
 .card .verdict { font-size: 1.125rem; margin: 0 0 1.5rem; }
-.card .verdict + div .share { font-size: 0.9375rem; grid-template-columns: 9rem 1fr 6rem; }
-.card .verdict + div .track { height: 0.9rem; }
 .classes { display: grid; gap: 1rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
 .classes > div { display: grid; gap: 0.2rem 1rem; grid-template-columns: 1fr 2fr; min-width: 0; }
 .classes > div > span { align-self: end; }
@@ -96,7 +94,7 @@ td { min-width: 9.5rem; overflow-wrap: normal; }
 .track i { display: block; height: 100%; background: var(--accent); }
 code { font: 0.875em ui-monospace, monospace; background: var(--line); padding: 0.1em 0.3em; border-radius: 4px; }
 @media (max-width: 30rem) {
-  .card .share, .card .verdict + div .share { grid-template-columns: 1fr auto; row-gap: 0; margin-bottom: 0.4rem; }
+  .card .share { grid-template-columns: 1fr auto; row-gap: 0; margin-bottom: 0.4rem; }
   .share .track { grid-column: 1 / -1; order: 1; }
   .card { padding: 0.75rem; }
   th, td { padding: 0.4rem 0.6rem; }
