@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SHOWN = 5
-_ABOUT = """Score each example, to find unusual ones. They have small scores, but log_ratio may be large.
+_ABOUT = """Score each example, to find unusual ones. Unusual examples have small scores. Only log_ratio can also be large.
 
 Compare several scores: log p(x) alone is known to rank some outliers above the data, such as plain images."""
 
@@ -31,7 +31,7 @@ class _Score:
     samples: int = 100
     """Estimate log p(x) with this many draws, the same for each example"""
     references: int = 2000
-    """Find percentiles among this many training examples, spread evenly"""
+    """Compute percentiles from this many training examples, spread evenly"""
     device: Device = "cpu"
     force: Force = False
 

@@ -109,7 +109,7 @@ class TrackingSettings:
     name: Literal["tracking"] = "tracking"
     live_points: int | None = setting(16, "Encode this many points in a training step; all of them if None")
     scored_points: int | None = setting(
-        None, "With very many points, let about this many count in a training step, in turns; all if left out"
+        None, "With very many points, score about this many in a training step, in turns; all if left out"
     )
     step_size: float = setting(1e-4, "Set Adam's step size on the points, for each training step")
 

@@ -88,7 +88,7 @@ class TrainingConfig:
     )
     vamp_start: Literal["random", "examples"] = advanced(
         "random",
-        "Start the VampPrior's pseudo-inputs as the authors' program does (random), or as it means to (examples)",
+        "Start the VampPrior's pseudo-inputs at random, as the authors' program does, or at training examples",
     )
     neighbours: int | None = advanced(
         None, "Train the exemplar prior with this many exemplars near each example, from a cache; exactly if left out"
