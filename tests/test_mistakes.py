@@ -90,6 +90,7 @@ MISTAKES = {
     "columns in another order": ("score rows --data turned --out new/x.csv", "the same columns in the same order"),
     "no such device": ("evaluate run --device gpu", "choose cpu, cuda"),
     "no GPU": ("train --data images/store --out new/run --device cuda", "install PyTorch for your GPU"),
+    "a file for embeddings": ("embed run --out new/x.csv", "leave out .csv, and see --format"),
     "output exists": ("sample run --out taken.png", "--force"),
     "store exists": ("data prepare photos --out images/store", "choose another folder"),
     "output folder is in use": ("fit photos --out photos", "choose another --out"),

@@ -677,3 +677,12 @@ def test_an_array_that_is_called_like_a_split_is_not_one_of_its_arrays(tmp_path)
     np.savez(tmp_path / "x.npz", **arrays, test=np.array([{}], dtype=object))
     opened = open_source(str(tmp_path / "x.npz"), SourceOptions())
     assert [pool.split for pool in opened.pools] == [None, "test"]
+
+
+@pytest.mark.parametrize(("scale", "notes"), [(1, 1), (15, 0)])
+def test_images_of_small_numbers_are_noted(scale, notes, tmp_path):
+    digits = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
+    np.save(tmp_path / "x.npy", digits * np.uint8(scale))
+    made = prepare(tmp_path / "x.npy", tmp_path / "store")
+    assert len(made.notes) == notes
+    assert all("the largest byte of all images is 16" in note and "multiply them by 15" in note for note in made.notes)

@@ -39,6 +39,8 @@ def embed(words: list[str]) -> int:
     from bype.run.opened import TrainedRun
 
     shard = place_among_processes() if options.shard is None else shard_of(options.shard)
+    if options.out.suffix in (".csv", ".npy", ".npz", ".parquet"):
+        raise UsageError(f"--out is a folder of files; leave out {options.out.suffix}, and see --format")
     if options.samples < 0:
         raise UsageError("--samples must not be negative")
     if shard[1] > 1 and options.data is not None and not is_store(options.data):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SHOWN = 5
-_ABOUT = """Score each example, to find unusual ones. Unusual examples have small scores. Only log_ratio can also be large.
+_ABOUT = """Score each example. Unusual ones have small scores; only log_ratio can also be large.
 
 Compare several scores: log p(x) alone is known to rank some outliers above the data, such as plain images."""
 

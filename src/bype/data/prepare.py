@@ -17,6 +17,8 @@ from bype.data.sources.base import can_be_stored, remedy_for
 from bype.data.table_checks import TableChecks
 from bype.data.writer import StoreWriter
 
+_DARK = 32
+"""Bytes of usual images reach further than this."""
 _LARGEST_SIDE = 64
 
 
@@ -79,7 +81,7 @@ def prepare(
     total = sum(pool.num_rows for pool in opened.pools)
     _check_space(opened, total, out)
     checks = TableChecks(*opened.shape) if len(opened.shape) == 1 and is_for_training else None
-    done = 0
+    done = brightest = 0
     with StoreWriter(
         out,
         opened.shape,
@@ -96,6 +98,8 @@ def prepare(
                     raise SourceError(f"{opened.description} has numbers that are not finite; {remedy_for(chunk.rows)}")
                 if checks is not None:
                     checks.add(chunk.rows)
+                if dtype == "uint8":
+                    brightest = max(brightest, int(chunk.rows.max(initial=0)))
                 split_numbers = split_of(positions)
                 origins = chunk.origins or positions.tolist()
                 for split_number, split in enumerate(SPLITS):
@@ -113,8 +117,19 @@ def prepare(
     if writer.manifest is None:
         raise RuntimeError("the writer did not finish")
     far = "" if checks is None else checks.far_numbers(opened.names)
-    notes = (*opened.notes, far) if far else tuple(opened.notes)
+    dark = _note_of_darkness(brightest) if is_for_training else ""
+    notes = (*opened.notes, *filter(None, (far, dark)))
     return Prepared(writer.manifest, tuple(opened.skipped), notes, opened.unused)
+
+
+def _note_of_darkness(brightest: int) -> str:
+    """Return a note on bytes that all are nearly black, as numbers from 0 to 16 are, or nothing."""
+    if not 0 < brightest < _DARK:
+        return ""
+    return (
+        f"the largest byte of all images is {brightest}, and 255 is white, so they are nearly black; multiply them by "
+        f"{255 // brightest} first"
+    )
 
 
 def with_workable_size(source: Path | str, options: SourceOptions) -> tuple[SourceOptions, str]:
