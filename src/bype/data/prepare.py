@@ -98,7 +98,7 @@ def prepare(
                     raise SourceError(f"{opened.description} has numbers that are not finite; {remedy_for(chunk.rows)}")
                 if checks is not None:
                     checks.add(chunk.rows)
-                if dtype == "uint8":
+                if dtype == "uint8" and chunk.origins is None:  # an array; files of images have a white of their own
                     brightest = max(brightest, int(chunk.rows.max(initial=0)))
                 split_numbers = split_of(positions)
                 origins = chunk.origins or positions.tolist()
