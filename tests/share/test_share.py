@@ -190,7 +190,7 @@ def test_the_card(measured_run, tmp_path):
     assert "465 images of 1 × 12 × 12" in text
     audit, (found,) = read_audit(measured_run.folder), read_results(measured_run.folder).evaluations
     assert audit.verdict in text
-    assert str(found.density.negative_log_likelihood.value)[:4] in text
+    assert f"{found.density.negative_log_likelihood.value:.3f}" in text
     assert "Not audited" not in text
     assert "![The points of the prior](points.png)" in text
     with Image.open(tmp_path / "shared" / "points.png") as picture:

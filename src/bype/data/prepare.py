@@ -98,7 +98,7 @@ def prepare(
                     raise SourceError(f"{opened.description} has numbers that are not finite; {remedy_for(chunk.rows)}")
                 if checks is not None:
                     checks.add(chunk.rows)
-                if dtype == "uint8" and chunk.origins is None:  # an array; files of images have a white of their own
+                if is_for_training and dtype == "uint8" and chunk.origins is None:  # in files of images, white is known
                     brightest = max(brightest, int(chunk.rows.max(initial=0)))
                 split_numbers = split_of(positions)
                 origins = chunk.origins or positions.tolist()
@@ -117,8 +117,7 @@ def prepare(
     if writer.manifest is None:
         raise RuntimeError("the writer did not finish")
     far = "" if checks is None else checks.far_numbers(opened.names)
-    dark = _note_of_darkness(brightest) if is_for_training else ""
-    notes = (*opened.notes, *filter(None, (far, dark)))
+    notes = (*opened.notes, *filter(None, (far, _note_of_darkness(brightest))))
     return Prepared(writer.manifest, tuple(opened.skipped), notes, opened.unused)
 
 
