@@ -276,13 +276,16 @@ def test_a_classifier_learns_with_and_without_generated_examples(trained_bype, m
     calls = []
     original = augmentation.generate_like
     monkeypatch.setattr(augmentation, "generate_like", lambda *a, **k: (calls.append(a[2]), original(*a, **k))[1])
-    real = classifier_error(run, store, "prior", 1.0, epochs=10)
+    real = classifier_error(run.model, store, "prior", 1.0, epochs=10)
     assert calls == []
-    mixed = classifier_error(run, store, "prior", 0.4, epochs=10)
+    assert classifier_error(None, store, "prior", 1.0, epochs=10) == real
+    with pytest.raises(ValueError, match="generated examples need a model"):
+        classifier_error(None, store, "prior", 0.9)
+    mixed = classifier_error(run.model, store, "prior", 0.4, epochs=10)
     assert set(calls) == {"prior"}
     assert real < 20
     assert mixed < 30
-    assert classifier_error(run, store, "prior", 0.4, epochs=10) == mixed
+    assert classifier_error(run.model, store, "prior", 0.4, epochs=10) == mixed
 
 
 def test_the_share_of_real_examples_decides_where_generated_ones_contradict(trained_bype, monkeypatch):
@@ -299,8 +302,8 @@ def test_the_share_of_real_examples_decides_where_generated_ones_contradict(trai
         return torch.stack([choices[k % len(choices)] for k, choices in enumerate(examples)])
 
     monkeypatch.setattr(augmentation, "generate_like", of_the_next_class)
-    assert classifier_error(run, store, "prior", 0.7, epochs=6) < 20
-    assert classifier_error(run, store, "prior", 0.3, epochs=6) > 80
+    assert classifier_error(run.model, store, "prior", 0.7, epochs=6) < 20
+    assert classifier_error(run.model, store, "prior", 0.3, epochs=6) > 80
 
 
 def test_generated_pixels_have_the_values_of_real_ones(trained_bype, monkeypatch):
@@ -311,7 +314,7 @@ def test_generated_pixels_have_the_values_of_real_ones(trained_bype, monkeypatch
         return classifier(x).sum()
 
     monkeypatch.setattr(augmentation, "classifier_loss", loss)
-    classifier_error(run, run.store(), "prior", 0.4, epochs=1)
+    classifier_error(run.model, run.store(), "prior", 0.4, epochs=1)
     for x in seen:
         assert torch.equal(x, as_model_input((256 * x).floor().byte()))
     assert len(seen) == 10
@@ -325,14 +328,14 @@ def test_a_classifier_of_rows_sees_scaled_columns(tmp_path):
     config = small_config(network="dense", likelihood="robust-gaussian", latent_dim=4, length="1 epoch")
     train(config, tmp_path / "store", tmp_path / "run")
     run = TrainedRun.open(tmp_path / "run")
-    assert classifier_error(run, run.store(), "posterior", 1.0, epochs=5) < 15
-    assert classifier_error(run, run.store(), "posterior", 0.5, epochs=5) < 15
+    assert classifier_error(run.model, run.store(), "posterior", 1.0, epochs=5) < 15
+    assert classifier_error(run.model, run.store(), "posterior", 0.5, epochs=5) < 15
 
 
 def test_classifiers_need_labels(trained_gaussian):
     run = TrainedRun.open(trained_gaussian)
     with pytest.raises(RunError, match="no labels"):
-        classifier_error(run, run.store(), "posterior", 0.5)
+        classifier_error(run.model, run.store(), "posterior", 0.5)
 
 
 def test_classifiers_need_a_test_split_and_two_classes(trained_gaussian, tmp_path):
@@ -341,7 +344,7 @@ def test_classifiers_need_a_test_split_and_two_classes(trained_gaussian, tmp_pat
     for test, message in ((5, "has one class only"), (0, "has no split test; prepare it with --test")):
         prepare(tmp_path / "one.npz", tmp_path / f"store-{test}", validation=5, test=test)
         with pytest.raises(RunError, match=message):
-            classifier_error(run, Store(tmp_path / f"store-{test}"), "posterior", 0.5)
+            classifier_error(run.model, Store(tmp_path / f"store-{test}"), "posterior", 0.5)
 
 
 def test_generated_examples_become_a_store_with_their_labels(trained_bype, tmp_path):

@@ -17,6 +17,8 @@ from PIL import Image
 
 from bype.cli import main
 from bype.data.files import FileError
+from bype.data.store import Store
+from bype.evaluation.augmentation import classifier_error
 from bype.paper import cost, provenance, reproduce
 from bype.paper.cells import FULL, REDUCED, Cell, config_of, preparation
 from bype.paper.figures import figure
@@ -92,7 +94,7 @@ def test_cells_follow_the_papers_protocol():
     assert config_of(Cell("mnist", "vae", "exemplar-25000"), FULL).neighbours == 10
     assert config_of(Cell("mnist", "vae", "ours-5000"), FULL).rule.live_points == 64
     for item in ITEMS.values():
-        for cell in item.cells:
+        for cell in filter(lambda cell: cell.has_model, item.cells):
             is_slow = cell.network in ("convhvae", "residual")
             assert config_of(cell, REDUCED).length == ("40 steps" if is_slow else "10 epochs")
             is_careful = (cell.data, cell.network) == ("cifar10", "hvae")
@@ -209,6 +211,23 @@ def test_a_cell_that_is_trained_again_keeps_the_numbers_of_other_tables(filled, 
     assert main(command(stores, out, "table3", "--only", "ours-500")) == 0
     assert set(asked) == {("posterior", 0.7), ("posterior", 0.4), ("prior", 0.4)}
     assert Records.read(out).values(line, REDUCED) == {0: 5.0}
+
+
+def test_the_classifier_of_real_examples_needs_no_model(stores, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(command(stores, out, "table7", "--only", "mnist/classifier")) == 0
+    assert not list(out.glob("runs/*/run"))
+    content = json.loads((out / "mnist-classifier-none-0-reduced" / "record.json").read_text())
+    assert content["machine"]["torch"]
+    (entry,) = content["results"]["augmentation"]
+    alone = classifier_error(None, Store(stores / "mnist"), "prior", 1.0, epochs=REDUCED.classifier_epochs)
+    assert (entry["test_errors"], entry["num_examples"]) == ([alone], 600)
+    printed = capsys.readouterr().out
+    assert f"| 1 | 1.31 ± 0.00 | not yet run |  |  |  | {alone:.3f} (reduced) |" in printed
+    assert main(command(stores, out, "table3", "--only", "mnist/classifier")) == 0
+    printed = capsys.readouterr().out
+    assert "mnist/classifier/none, seed 0, reduced: done before" in printed  # table 3 has the same classifier
+    assert f"| MNIST | no generated examples |  |  | not yet run |  |  |  | {alone:.3f} (reduced) |" in printed
 
 
 def table3_line(way: str) -> Line:
@@ -526,8 +545,8 @@ def test_hours_are_counted_by_hand():
     updates = [500 / k * 500 * 0.02 for k in (1, 10, 50, 100)]
     expected = 4 * (training + 10_000 * 5000 * 1e-5) + sum(updates)
     assert hours((ITEMS["table5"],), paces, FULL, 1) == pytest.approx(expected / 3600)
-    one = {"mnist/vae/bype": pace}
-    classifiers = 11 * 2 * 500 * 0.05  # of 2 epochs each
+    one = {"mnist/vae/bype": pace, "mnist/classifier/none": Pace(0.0, 0.0, 0.0, 0.03)}
+    classifiers = 10 * 2 * 500 * 0.05 + 2 * 500 * 0.03  # of 2 epochs each; one has no generated examples
     reduced = 10 * 0.01 * (500 + 100 / 3) + 5 * 50 * 5 * 0.02 + 1000 * 250 * 1e-5 + classifiers  # in batches of 500
     assert hours((ITEMS["table7"],), one, REDUCED, 2) == pytest.approx(2 * reduced / 3600)
     slow = {"celeba/residual/bype": pace}
@@ -576,7 +595,10 @@ def test_the_cost_counts_updates_and_averages(tmp_path, monkeypatch):
     assert paper.update > 0
     assert ours.update == 0  # its points move in each step
     assert all(min(pace.step, pace.draw, pace.classifier) > 0 for pace in (paper, ours))
-    assert len(said) == 2
+    alone = cost.measure([Cell("mnist", "classifier", "none")], tmp_path, said.append).paces["mnist/classifier/none"]
+    assert (alone.step, alone.update, alone.draw) == (0, 0, 0)
+    assert alone.classifier > 0
+    assert len(said) == 3
 
 
 def test_the_table_has_mean_spread_difference_and_the_cap(tmp_path):

@@ -72,7 +72,7 @@ def augment(words: list[str]) -> int:
                 if (share, seed) not in done:
                     with progress_bar(f"lambda {share:g}, seed {seed}") as report:
                         error = classifier_error(
-                            run, store, options.way, share, epochs=options.epochs, seed=seed, report=report
+                            run.model, store, options.way, share, epochs=options.epochs, seed=seed, report=report
                         )
                     done[share, seed] = error
                     journal.write(_Trained(share, seed, error))

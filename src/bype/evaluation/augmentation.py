@@ -4,6 +4,7 @@ Each generated example takes the label of the training example that its latents 
 that example, or from the prior's component around it.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ def require_labels(store: Store) -> None:
 
 
 def classifier_error(
-    run: TrainedRun,
+    model: LatentModel | None,
     store: Store,
     way: Way,
     real_share: float,
@@ -59,8 +60,8 @@ def classifier_error(
 
     Parameters
     ----------
-    run, store
-        The model and the labelled data.
+    model, store
+        The model and the labelled data. Without a model nothing is generated or scaled, and ``real_share`` must be 1.
     way
         How examples are generated.
     real_share
@@ -76,6 +77,9 @@ def classifier_error(
     train, test = store.split("train"), store.split("test")
     if not 0 <= real_share <= 1:
         raise ValueError(f"lambda must be between 0 and 1, not {real_share}")
+    if model is None and real_share < 1:
+        raise ValueError("generated examples need a model; without one, lambda must be 1")
+    in_units = nn.Identity() if model is None else model.to_model_units
     source = StoreSource(train)
     order = TrainingOrder(train, derive_key(seed, "classifier order"), CLASSIFIER_BATCH, None)
     classifier = build_classifier(int(np.prod(train.shape)), len(store.manifest.classes), seed)
@@ -85,18 +89,18 @@ def classifier_error(
     for step in range(num_steps):
         rows = order.rows(step)
         x, labels = source.read(rows), torch.from_numpy(train.labels(rows)).long()
-        loss = real_share * classifier_loss(classifier, run.model.to_model_units(x), labels)
-        if real_share < 1:
-            made = generate_like(run.model, x, way, generator=generator_for(seed, "augmentation", step))
+        loss = real_share * classifier_loss(classifier, in_units(x), labels)
+        if model is not None and real_share < 1:
+            made = generate_like(model, x, way, generator=generator_for(seed, "augmentation", step))
             if store.manifest.dtype in PIXELS:  # real pixels are rounded too, and a classifier would see the difference
                 made = as_model_input(torch.from_numpy(as_stored(made.numpy(), store.manifest.dtype)))
-            loss = loss + (1 - real_share) * classifier_loss(classifier, run.model.to_model_units(made), labels)
+            loss = loss + (1 - real_share) * classifier_loss(classifier, in_units(made), labels)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         decay.step()
         report(step + 1, num_steps)
-    return _test_error(classifier, run.model, test)
+    return _test_error(classifier, in_units, test)
 
 
 def build_classifier(num_inputs: int, num_classes: int, seed: int) -> nn.Module:
@@ -113,10 +117,10 @@ def classifier_loss(classifier: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _test_error(classifier: nn.Module, model: LatentModel, test: Split) -> float:
+def _test_error(classifier: nn.Module, in_units: Callable[[Tensor], Tensor], test: Split) -> float:
     source, wrong = StoreSource(test), 0
     for rows in np.array_split(np.arange(len(test), dtype=np.int64), -(-len(test) // 1000)):
-        predicted = classifier(model.to_model_units(source.read(rows))).argmax(1).numpy()
+        predicted = classifier(in_units(source.read(rows))).argmax(1).numpy()
         wrong += int((predicted != test.labels(rows)).sum())
     return 100 * wrong / len(test)
 

@@ -12,7 +12,7 @@ from bype.run.config import TrainingConfig
 
 @dataclass(frozen=True)
 class Cell:
-    """A model of the paper on one data set, for one seed.
+    """A model of the paper on one data set, for one seed; or a classifier of real examples, which needs no model.
 
     Examples
     --------
@@ -23,7 +23,7 @@ class Cell:
     data: str
     network: str
     prior: str
-    """A name of :data:`PRIORS`."""
+    """A name of :data:`PRIORS`, or ``none``."""
     seed: int = 0
 
     @property
@@ -35,6 +35,11 @@ class Cell:
     def path(self) -> str:
         """Name the cell as a user chooses it."""
         return f"{self.data}/{self.network}/{self.prior}"
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a model is trained: the classifier of real examples alone needs none."""
+        return self.prior != "none"
 
 
 @dataclass(frozen=True)
@@ -174,6 +179,7 @@ LABELS = {
     "ours-500-average": "ours, 500 points, averaged",
     "ours-5000-average": "ours, 5,000 points, averaged",
     "exemplar-25000": "Exemplar, 25,000, cached",
+    "none": "no generated examples",
 }
 DATA_LABELS = {
     "mnist": "MNIST",

@@ -31,7 +31,11 @@ def paired_t(differences: Sequence[float]) -> float:
 def claim(records: Records) -> Iterator[str]:
     """Return the lines of a section: each seed, and what the test says once all are there."""
     values = [
-        {each.cell.seed: each.density.negative_log_likelihood.value for each in records.of(cell, FULL)}
+        {
+            each.cell.seed: each.density.negative_log_likelihood.value
+            for each in records.of(cell, FULL)
+            if each.density is not None
+        }
         for cell in (OURS, THEIRS)
     ]
     rows = []

@@ -65,8 +65,11 @@ def seconds(cell: Cell, pace: Pace, protocol: Protocol, num_classifiers: int) ->
     Validation counts as a third of as many training steps: it has no backward pass. The larger batches of the reduced
     protocol count as so many steps of 100 examples, which is more than they take.
     """
-    protocol = protocol.of(cell.data, cell.network)
-    data, config = DATA[cell.data], config_of(cell, protocol)
+    protocol, data = protocol.of(cell.data, cell.network), DATA[cell.data]
+    classifiers = num_classifiers * protocol.classifier_epochs * data.num_train / CLASSIFIER_BATCH * pace.classifier
+    if not cell.has_model:
+        return classifiers
+    config = config_of(cell, protocol)
     per_epoch = steps_per_epoch(data.num_train, config.batch_size)
     epochs = min(Span.parse(config.length).in_steps(per_epoch) / per_epoch, ASSUMED_EPOCHS)
     training = pace.step * (epochs * data.num_train + max(epochs, 1) * data.num_validation / 3) / _BATCH
@@ -74,8 +77,7 @@ def seconds(cell: Cell, pace: Pace, protocol: Protocol, num_classifiers: int) ->
         num_updates = epochs / (Span.parse(every).in_steps(per_epoch) / per_epoch)
         training += num_updates * (protocol.update_steps or per_epoch) * pace.update * config.batch_size / _BATCH
     measuring = (protocol.images or data.num_test) * protocol.draws * pace.draw
-    classifier_steps = num_classifiers * protocol.classifier_epochs * data.num_train / CLASSIFIER_BATCH
-    return training + measuring + classifier_steps * pace.classifier
+    return training + measuring + classifiers
 
 
 def hours(items: tuple[Item, ...], paces: Mapping[str, Pace], protocol: Protocol, seeds: int) -> float:

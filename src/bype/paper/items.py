@@ -13,7 +13,7 @@ Measure = Literal["nll", "kl", "seconds", "error", "knn", "map", "curve", "plate
 
 @dataclass(frozen=True)
 class Classifier:
-    """A classifier trained with generated examples."""
+    """A classifier trained with generated examples; with a share of 1, on real ones alone."""
 
     way: Literal["posterior", "prior"]
     real_share: float = 0.4
@@ -59,10 +59,16 @@ _PRIORS = ("gaussian", "vamp", "exemplar", "bype")
 _OURS = ("ours-500", "ours-5000")
 _OTHER_TRAINING = ("gaussian-decay", "gaussian-average", "vamp-average", "ours-500-average", "ours-5000-average")
 _OWN = " Rows without a number of the paper are not in the paper."
+_SIMPLEST = " *No generated examples* is the same classifier, trained on the real images alone: λ = 1."
 
 
 def _labels(cell: Cell) -> tuple[str, ...]:
     return DATA_LABELS[cell.data], NETWORK_LABELS[cell.network], LABELS[cell.prior]
+
+
+def _real_alone(data: str, labels: tuple[str, ...], number: Number | None = None) -> Line:
+    """Return the line of the classifier that every augmentation has to beat."""
+    return Line(labels, Cell(data, "classifier", "none"), "error", number, Classifier("prior", 1.0))
 
 
 def _part(data: str, network: str, prior: str, measure: Measure) -> Line:
@@ -111,13 +117,14 @@ def _augmentation(name: str, datas: tuple[str, ...]) -> Item:
     pairs = [(prior, "posterior") for prior in _PRIORS] + [("exemplar", "prior"), ("bype", "prior")]
     lines = []
     for data in datas:
+        lines.append(_real_alone(data, (DATA_LABELS[data], LABELS["none"], "")))
         for prior, way in (*pairs, ("ours-500", "posterior"), ("ours-500", "prior")):
             cell, number = Cell(data, "vae", prior), published.AUGMENTATION.get((data, prior, way))
             classifier = Classifier("prior" if way == "prior" else "posterior")
             lines.append(Line((DATA_LABELS[data], LABELS[prior], way), cell, "error", number, classifier))
     where = " and ".join(DATA_LABELS[data] for data in datas)
     title = f"Augmentation: test error of a classifier on {where}"
-    note = "Percent, at λ = 0.4, one classifier for each trained model." + _OWN
+    note = "Percent, at λ = 0.4, one classifier for each trained model." + _OWN + _SIMPLEST
     return Item(name, title, ("data", "prior", "latents from the"), tuple(lines), note)
 
 
@@ -144,9 +151,13 @@ def _lambda() -> Item:
     lines = tuple(
         Line((f"{share:g}",), cell, "error", number, Classifier("prior", share))
         for share, number in published.LAMBDA.items()
+        if share < 1
     )
+    alone = _real_alone("mnist", ("1",), published.LAMBDA[1.0])
     title = "Augmentation: test error on MNIST by λ, the weight of real examples"
-    return Item("table7", title, ("λ",), lines, "Percent; latents from the prior's component around the example.")
+    return Item(
+        "table7", title, ("λ",), (*lines, alone), "Percent; latents from the prior's component around the example."
+    )
 
 
 def _kl() -> Item:

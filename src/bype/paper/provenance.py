@@ -10,11 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bype.data.files import read_json
 from bype.data.store import Store
-from bype.evaluation.records import read_results
+from bype.evaluation.records import ClassifierError, Results, read_results
 from bype.run.config import TrainingConfig
-from bype.run.directory import read_config
+from bype.run.directory import machine_fields, read_config
 from bype.run.metrics import read_metrics
 from bype.span import Span, steps_per_epoch
 
@@ -50,6 +52,17 @@ def describe_run(run: Path, store: Store, commit: str | None) -> dict[str, Any]:
         "seconds_per_epoch": seconds_per_epoch(run, steps),
         "curve": {"columns": ["epoch", "train -ELBO", "validation -ELBO"], "rows": curve},
         "results": dataclasses.asdict(read_results(run)),
+    }
+
+
+def describe_classifier(error: ClassifierError, seconds: float) -> dict[str, Any]:
+    """Return what is kept of a classifier that was trained without a model."""
+    return {
+        "commit": commit(),
+        "machine": {**machine_fields(torch.get_num_threads(), 1, "cpu"), "platform": platform.platform()},
+        "data": {"fingerprint": error.fingerprint},
+        "seconds": round(seconds, 1),
+        "results": dataclasses.asdict(Results(augmentation=[error])),
     }
 
 

@@ -17,7 +17,7 @@ PLATE_LINES = 14
 
 @dataclass(frozen=True)
 class Record:
-    """A cell that was trained and measured."""
+    """A cell that was trained and measured; or a classifier of real examples, which has neither of the two measures."""
 
     folder: Path
     cell: Cell
@@ -25,9 +25,9 @@ class Record:
     """``full``, perhaps with a remark after a comma, or ``reduced``."""
     fingerprint: str
     """The checksum of the data."""
-    evaluation: Evaluation
-    """What was measured on the test split."""
-    density: Density
+    evaluation: Evaluation | None
+    """What was measured of the model on the test split."""
+    density: Density | None
     """The likelihood of the test split."""
     errors: list[ClassifierError]
     """Of the classifiers."""
@@ -43,12 +43,13 @@ class Record:
             fingerprint = str(content["data"]["fingerprint"])
             results = results_from(content["results"])
             evaluation = results.find(fingerprint, "test")
-            if evaluation is None or evaluation.density is None:
+            density = None if evaluation is None else evaluation.density
+            if cell.has_model and density is None:
                 raise ValueError("the test split was not measured")
         except (KeyError, TypeError, ValueError) as error:
             raise FileError(f"{folder / FILE_NAME} is not the record of a cell ({error!r}); remove it") from error
         errors = [error for error in results.augmentation if error.fingerprint == fingerprint]
-        return cls(folder, cell, protocol, fingerprint, evaluation, evaluation.density, errors, content)
+        return cls(folder, cell, protocol, fingerprint, evaluation, density, errors, content)
 
     def classifiers(self, protocol: Protocol) -> dict[Classifier, float]:
         """Return the classifiers that were trained at a protocol, and the test error of each in percent."""
@@ -62,18 +63,18 @@ class Record:
         """Return what a line takes from the record; None if it is not in it."""
         match line.measure:
             case "nll":
-                return self.density.negative_log_likelihood.value
+                return None if self.density is None else self.density.negative_log_likelihood.value
             case "kl":
-                return sum(level.value for level in self.density.kl.values())
+                return None if self.density is None else sum(level.value for level in self.density.kl.values())
             case "seconds":
                 return self.content.get("seconds_per_epoch")
             case "error" if line.classifier is not None:
                 return self.classifiers(protocol).get(line.classifier)
             case "knn":
-                found = self.evaluation.representation
+                found = None if self.evaluation is None else self.evaluation.representation
                 return None if found is None else found.knn_accuracy
             case "map":
-                return self.evaluation.map
+                return None if self.evaluation is None else self.evaluation.map
             case "curve":
                 return self.content.get("curve", {}).get("rows")
             case picture:

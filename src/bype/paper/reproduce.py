@@ -1,6 +1,8 @@
 """Filling cells: train, measure, draw, and keep a record. Several processes may share the work."""
 
+import dataclasses
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +22,7 @@ from bype.evaluation.evaluate import earlier_evaluation, evaluate
 from bype.evaluation.records import ClassifierError, Evaluation, change_results, read_results
 from bype.paper.cells import Cell, Protocol, config_of, preparation
 from bype.paper.items import Classifier, Line
-from bype.paper.provenance import commit, describe_run, is_capped
+from bype.paper.provenance import commit, describe_classifier, describe_run, is_capped
 from bype.paper.records import FILE_NAME, PLATE_LINES, Record
 from bype.plates import is_image_shape, plate, png, to_bytes
 from bype.run.config import TrainingConfig
@@ -107,14 +109,17 @@ def _fill_if_missing(
     if _is_done(cell, folder, lines, protocol, store):
         tell("done before")
         return
-    if (folder / FILE_NAME).exists() and not (out / "runs" / folder.name / "run").exists():
+    if cell.has_model and (folder / FILE_NAME).exists() and not (out / "runs" / folder.name / "run").exists():
         tell("its record lacks something, and its run is gone; it is trained again")
     with _held(out / "runs" / folder.name) as workplace:
         if _is_done(cell, folder, lines, protocol, store):  # by another process, in the meantime
             tell("done before")
             return
         tell("begins")
-        _fill(cell, lines, protocol, store, workplace, folder, display(), stage)
+        if cell.has_model:
+            _fill(cell, lines, protocol, store, workplace, folder, display(), stage)
+        else:
+            _fill_without_model(cell, protocol, store, folder, stage)
         tell("done")
 
 
@@ -124,6 +129,8 @@ def _is_done(cell: Cell, folder: Path, lines: Sequence[Line], protocol: Protocol
     record = Record.read(folder)
     if record.fingerprint != store.manifest.fingerprint:
         raise RunError(f"the record in {folder} is of other data than the store; choose another --out, or remove it")
+    if record.evaluation is None:  # of a classifier without a model
+        return all(record.value(line, protocol) is not None for line in lines)
     own = protocol.of(cell.data, cell.network)
     differing = _differences(record.content.get("run", {}), config_of(cell, own).to_fields())
     if not _is_measured(record.evaluation, own, len(store.split("test"))):
@@ -201,8 +208,23 @@ def _fill(
         write_atomic(out / f"{name}.png", content)
     found = describe_run(folder, store, _commits(workplace))
     cap = f", capped at {config.length}" if is_capped(config, found["epochs"]) else ""
-    names = {"data": cell.data, "network": cell.network, "prior": cell.prior, "seed": cell.seed}
-    write_atomic(out / FILE_NAME, to_json({"cell": names, "protocol": protocol.name + cap, **found}))
+    _write_record(out, cell, protocol.name + cap, found)
+
+
+def _fill_without_model(cell: Cell, protocol: Protocol, store: Store, out: Path, stage: Stage) -> None:
+    """Train the classifier of real examples, and write its record."""
+    epochs, began = protocol.classifier_epochs, time.perf_counter()
+    with stage("training a classifier on real examples") as report:
+        percent = classifier_error(None, store, "prior", 1.0, epochs=epochs, seed=cell.seed, report=report)
+    num_train, fingerprint = len(store.split("train")), store.manifest.fingerprint
+    error = ClassifierError(0, fingerprint, "prior", 1.0, epochs, num_train, [percent])
+    found = describe_classifier(error, time.perf_counter() - began)
+    _write_record(out, cell, protocol.name, found)
+
+
+def _write_record(out: Path, cell: Cell, protocol: str, found: dict[str, Any]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / FILE_NAME, to_json({"cell": dataclasses.asdict(cell), "protocol": protocol, **found}))
 
 
 def _is_trained(folder: Path, config: TrainingConfig, store: Store) -> bool:
@@ -249,7 +271,7 @@ def _train_classifier(
     if any((e.step, e.fingerprint, e.way, e.real_share, e.epochs) == key for e in known):
         return
     with stage(f"training a classifier, lambda {share:g}, latents from the {way}") as report:
-        error = classifier_error(run, store, way, share, epochs=epochs, seed=seed, report=report)
+        error = classifier_error(run.model, store, way, share, epochs=epochs, seed=seed, report=report)
     found = ClassifierError(run.step, fingerprint, way, share, epochs, len(store.split("train")), [error])
     change_results(run.folder, lambda results: results.with_augmentation([found]))
 

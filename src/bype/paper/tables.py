@@ -68,6 +68,8 @@ def mean_and_spread(values: Sequence[float]) -> str:
 
 
 def _epochs(line: Line, records: Records, protocol: Protocol) -> str:
+    if not line.cell.has_model:
+        return ""
     found = [record for record in records.of(line.cell, protocol) if record.value(line, protocol) is not None]
     return ", ".join(
         f"{record.content['epochs']:g}" + (" (capped)" if "capped" in record.protocol else "") for record in found

@@ -246,20 +246,22 @@ class RunDirectory:
 
     def describe_machine(self, data: DataIdentity, threads: int, processes: int, device: str) -> None:
         """Write what the results may depend on, besides config and data."""
-        self.write(
-            "manifest.json",
-            {
-                "bype": metadata.version("bype"),
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "machine": platform.machine(),
-                "threads": threads,
-                "processes": processes,
-                "device": device,
-                "data": {"store": data.store, "fingerprint": data.fingerprint},
-            },
-        )
+        identity = {"store": data.store, "fingerprint": data.fingerprint}
+        self.write("manifest.json", {**machine_fields(threads, processes, device), "data": identity})
+
+
+def machine_fields(threads: int, processes: int, device: str) -> dict[str, Any]:
+    """Return the versions and the kind of machine that results may depend on."""
+    return {
+        "bype": metadata.version("bype"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "threads": threads,
+        "processes": processes,
+        "device": device,
+    }
 
 
 @dataclass(frozen=True)
