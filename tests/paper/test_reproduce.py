@@ -141,10 +141,11 @@ def test_a_cell_goes_from_a_store_to_the_table_where_it_is_marked_as_reduced(fil
     assert (density["num_images"], density["num_samples"]) == (75, 250)
     assert content["epochs"] == 10
     assert str(filled.parent) not in json.dumps(content)
-    written = (filled / "table1.md").read_text()
+    written = (filled / "table1-reduced.md").read_text()
     (row,) = (line for line in written.splitlines() if "| MNIST | VAE | ours, 500 points |" in line)
     assert f"| {density['negative_log_likelihood']['value']:.3f} (reduced) |" in row
-    assert "not yet run" in row  # at full protocol
+    assert "Not yet run with this protocol: 68 rows." in written
+    assert not (filled / "table1.md").exists()  # nothing was run in full
     pictures = sorted(path.name for path in (filled / "mnist-vae-ours-500-0-reduced").glob("*.png"))
     assert pictures == ["interpolate.png", "plates.png", "sample.png"]
 
@@ -223,11 +224,11 @@ def test_the_classifier_of_real_examples_needs_no_model(stores, tmp_path, capsys
     alone = classifier_error(None, Store(stores / "mnist"), "prior", 1.0, epochs=REDUCED.classifier_epochs)
     assert (entry["test_errors"], entry["num_examples"]) == ([alone], 600)
     printed = capsys.readouterr().out
-    assert f"| 1 | 1.31 ± 0.00 | not yet run |  |  |  | {alone:.3f} (reduced) |" in printed
+    assert f"| 1 | 1.31 ± 0.00 | {alone:.3f} (reduced) | 0 |" in printed
     assert main(command(stores, out, "table3", "--only", "mnist/classifier")) == 0
     printed = capsys.readouterr().out
     assert "mnist/classifier/none, seed 0, reduced: done before" in printed  # table 3 has the same classifier
-    assert f"| MNIST | no generated examples |  |  | not yet run |  |  |  | {alone:.3f} (reduced) |" in printed
+    assert f"| MNIST | no generated examples |  |  | {alone:.3f} (reduced) | 0 |" in printed
 
 
 def table3_line(way: str) -> Line:
@@ -443,14 +444,21 @@ def test_the_guide_prints_how_each_store_is_made():
     )
 
 
-def test_only_the_chosen_rows_are_printed_and_all_are_written(filled, stores, capsys):
-    assert main(command(stores, filled, "table1", "--only", "mnist/vae/ours-500")) == 0
+def test_only_the_chosen_rows_are_printed_and_all_are_written(filled, stores, tmp_path, capsys):
+    out = Path(shutil.copytree(filled, tmp_path / "out"))
+    other = Path(shutil.copytree(out / "mnist-vae-ours-500-0-reduced", out / "mnist-vae-gaussian-0-reduced"))
+    content = json.loads((other / "record.json").read_text())
+    content["cell"]["prior"] = "gaussian"
+    (other / "record.json").write_text(json.dumps(content))
+    assert main(command(stores, out, "table1", "--only", "mnist/vae/ours-500")) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert [row.split(" | ")[:3] for row in rows[2:]] == [["| MNIST", "VAE", "ours, 500 points"]]
-    written = (filled / "table1.md").read_text().splitlines()
-    assert sum(line.startswith("| ") for line in written) == 2 + len(ITEMS["table1"].lines)
-    shown = list(write_item(ITEMS["table4"], Records.read(filled), filled, "mnist/vae"))  # it has no such row
-    assert shown == [f"written to {filled / 'table4.md'}"]
+    written = [line for line in (out / "table1-reduced.md").read_text().splitlines() if line.startswith("| ")]
+    assert [row.split(" | ")[2] for row in written[2:]] == ["Gaussian", "ours, 500 points"]
+    records = Records.read(out)
+    (shown,) = write_item(ITEMS["table1"], records, out, "cifar10")  # of which nothing was run
+    assert shown.endswith(f"reduced: written to {out / 'table1-reduced.md'}")
+    assert list(write_item(ITEMS["table4"], records, out)) == []
 
 
 def test_the_list_names_every_item_with_its_state(filled, capsys):
@@ -473,8 +481,12 @@ def test_a_page_removes_old_figures_and_nothing_of_anyone_elses(tmp_path):
     for name in ("figure4.svg", "figure1-reduced.png", "mine.png", "figure4.xcf"):
         (pictures / name).write_text(name)
     (tmp_path / "empty").mkdir()
-    assert main(["reproduce", "page", "--out", str(tmp_path / "empty"), "--page", str(page)]) == 0
-    assert sorted(path.name for path in pictures.iterdir()) == ["drafts", "figure4.xcf", "mine.png"]
+    words = ["reproduce", "page", "--out", str(tmp_path / "empty"), "--page", str(page)]
+    assert main(words) == 0
+    others = ["drafts", "figure4.xcf", "mine.png"]
+    assert sorted(path.name for path in pictures.iterdir()) == sorted(["figure1-reduced.png", *others])
+    assert main([*words, "--reduced"]) == 0  # figures of the reduced protocol are on a page of their own
+    assert sorted(path.name for path in pictures.iterdir()) == others
     written = page.read_text()
     for words in (["page", "--page", str(page)], ["list"]):
         assert main(["reproduce", *words, "--out", str(tmp_path / "mistyped")]) == 1
@@ -612,12 +624,12 @@ def test_the_table_has_mean_spread_difference_and_the_cap(tmp_path):
         content["epochs"] = 600.0 if seed == 1 else 400.0
         content["results"]["evaluations"][0]["density"]["negative_log_likelihood"]["value"] = value
         (folder / "record.json").write_text(json.dumps(content))
-    lines = table(ITEMS["table1"], Records.read(tmp_path))
+    lines = table(ITEMS["table1"], Records.read(tmp_path), FULL)
     (row,) = (line for line in lines if line.startswith("| Fashion-MNIST | VAE | Gaussian |"))
     spread = f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
     numbers = [word.strip() for word in row.split("|")[4:-1]]
     difference = f"{np.mean(values) - 21.43:+.3f}"
-    assert numbers == ["21.43 ± 0.10", spread, difference, "0, 1, 2", "400, 600 (capped), 400", "not yet run"]
+    assert numbers == ["21.43 ± 0.10", spread, difference, "0, 1, 2", "400, 600 (capped), 400"]
     del content["results"]["evaluations"][0]["density"]["kl"]
     for broken in ({"cell": {}}, content):
         (tmp_path / "fashion-mnist-vae-gaussian-0" / "record.json").write_text(json.dumps(broken))

@@ -55,6 +55,8 @@ class _Page:
             "has; figures go to pictures/paper beside it"
         ),
     ]
+    reduced: Flag = False
+    """Write the numbers of the reduced protocol instead of those of the full one"""
 
 
 def reproduce_list(words: list[str]) -> int:
@@ -103,13 +105,15 @@ def reproduce_cost(words: list[str]) -> int:
 
 def reproduce_page(words: list[str]) -> int:
     """Write the page of all tables and figures."""
-    options = parse(_Page, words, "bype reproduce page", "Write all tables and figures from the records into a page.")
+    options = parse(_Page, words, "bype reproduce page", "Write all tables and figures of a protocol into a page.")
+    from bype.paper.cells import FULL, REDUCED
     from bype.paper.hours import Costs
     from bype.paper.page import write_page
     from bype.paper.records import Records
 
     _require_folder(options.out)
-    write_page(Records.read(options.out), Costs.read(options.out), options.page)
+    protocol = REDUCED if options.reduced else FULL
+    write_page(Records.read(options.out), protocol, Costs.read(options.out), options.page)
     print(f"written to {options.page}")
     result(file=options.page)
     return 0

@@ -1,4 +1,4 @@
-"""Tables and figures, printed from records: each to a file, or all to a page."""
+"""Tables and figures, printed from records: each to a file, or all to a page. Each protocol has files of its own."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from bype.paper.claim import claim
 from bype.paper.figures import figure
 from bype.paper.hours import ASSUMED_EPOCHS, Costs, hours, hours_by_prior, is_measured
 from bype.paper.items import ITEMS, Item, is_chosen
-from bype.paper.records import Records
+from bype.paper.records import Records, comparable
 from bype.paper.tables import markdown, table
 from bype.wording import counted
 
@@ -18,59 +18,59 @@ _SEEDS = 3
 BEGIN, END = "<!-- printed by: bype reproduce page -->", "<!-- the end of what is printed -->"
 
 
-def state(item: Item, records: Records) -> str:
-    """Say how much of an item was run, and at which protocol."""
-    counts = {protocol.name: records.count(item, protocol) for protocol in PROTOCOLS}
-    what = "numbers" if item.is_table else "parts"
-    states = [f"{name}: {count} of {len(item.lines)} {what}" for name, count in counts.items() if count]
-    return "; ".join(states) or "not yet run"
+def state(item: Item, records: Records, protocol: Protocol) -> str:
+    """Say how much of an item was run at a protocol."""
+    count, total = records.count(item, protocol), len(comparable(item.lines, protocol))
+    return f"{count} of {total} {'numbers' if item.is_table else 'parts'}" if count else "not yet run"
 
 
 def overview(records: Records) -> Iterator[str]:
     """Name every table and figure, and what was run of it."""
     width = max(map(len, ITEMS))
     for item in ITEMS.values():
+        states = [f"{each.name}: {state(item, records, each)}" for each in PROTOCOLS if records.count(item, each)]
         yield f"{item.name:<{width}}  {item.title}"
-        yield f"{'':<{width}}    {counted(len(item.cells), 'cell')}; {state(item, records)}"
+        yield f"{'':<{width}}    {counted(len(item.cells), 'cell')}; {'; '.join(states) or 'not yet run'}"
     yield ""
     for protocol in (FULL, REDUCED):
         yield f"{protocol.name}: {protocol.text}"
 
 
-def sections(records: Records, costs: Costs | None, pictures: dict[str, str]) -> Iterator[str]:
+def sections(records: Records, protocol: Protocol, costs: Costs | None, pictures: dict[str, str]) -> Iterator[str]:
     """Return the lines of the page: a section for each item.
 
     Parameters
     ----------
-    records
-        What was run.
+    records, protocol
+        What was run, and the protocol of which the page is.
     costs
-        What it takes at full protocol.
+        What it takes at full protocol, if that is to be on the page.
     pictures
         The addresses of the figures that were drawn, by their names.
     """
-    heads = ["item", "what it shows", "state", *(["hours in full"] if costs else [])]
+    heads = ["item", "what it shows", protocol.name, *(["hours for all"] if costs else [])]
     rows = []
     for item in ITEMS.values():
         title = _title(item)
         took = [_hours_of(item, costs)] if costs else []
-        rows.append([f"[{title}](#{title.lower().replace(' ', '-')})", item.title, state(item, records), *took])
+        link = f"[{title}](#{title.lower().replace(' ', '-')})"
+        rows.append([link, item.title, state(item, records, protocol), *took])
     yield from markdown(heads, rows)
     if costs:
         yield from _hours(costs)
     for item in ITEMS.values():
         yield from ("", f"## {_title(item)}", "", f"{item.title}. {item.note}".strip(), "")
         if item.is_table:
-            yield from table(item, records)
-            if item.name == "table1":
+            yield from table(item, records, protocol)
+            if item.name == "table1" and protocol is FULL:
                 yield ""
                 yield from claim(records)
             continue
-        for protocol in PROTOCOLS:
-            if address := pictures.get(protocol.mark(item.name)):
-                yield f"![{item.title}, {protocol.name} protocol]({address})"
-                yield ""
-        yield f"State: {state(item, records)}."
+        if address := pictures.get(protocol.mark(item.name)):
+            yield f"![{item.title}, {protocol.name} protocol]({address})"
+            yield ""
+        done = state(item, records, protocol)
+        yield f"{done[0].upper()}{done[1:]}."
 
 
 def _hours_of(item: Item, costs: Costs) -> str:
@@ -82,7 +82,7 @@ def _hours(costs: Costs) -> Iterator[str]:
     together = hours(tuple(ITEMS.values()), costs.paces, FULL, _SEEDS)
     yield ""
     yield (
-        f"*Hours in full* are estimated by `bype reproduce cost` for {_SEEDS} seeds, one process with "
+        f"*Hours for all* are estimated by `bype reproduce cost` for {_SEEDS} seeds, one process with "
         f"{counted(costs.threads, 'thread')} and {ASSUMED_EPOCHS} epochs. Items share trainings: all of them "
         f"together take {together:,.0f} hours.{_left_out(costs)} Hours of one cell with one seed, without "
         f"classifiers (*ours* is for CelebA: 240 points, as many as the paper has):"
@@ -104,12 +104,11 @@ def _title(item: Item) -> str:
     return item.name.capitalize()
 
 
-def draw_all(records: Records) -> dict[str, bytes]:
-    """Draw every figure of which something was run; return the files by name."""
+def draw_all(records: Records, protocol: Protocol) -> dict[str, bytes]:
+    """Draw every figure of which something was run at a protocol; return the files by name."""
     drawn: dict[str, bytes] = {}
     for item in ITEMS.values():
-        for protocol in PROTOCOLS:
-            drawn |= _drawn(item, records, protocol)
+        drawn |= _drawn(item, records, protocol)
     return drawn
 
 
@@ -119,20 +118,21 @@ def _drawn(item: Item, records: Records, protocol: Protocol) -> dict[str, bytes]
     return {} if made is None else {f"{protocol.mark(item.name)}.{made[0]}": made[1]}
 
 
-def _drawable() -> set[str]:
+def _drawable(protocol: Protocol) -> set[str]:
     """Return the names of all files that :func:`draw_all` may make."""
     figures = [item.name for item in ITEMS.values() if not item.is_table]
-    return {f"{protocol.mark(name)}.{kind}" for name in figures for protocol in PROTOCOLS for kind in ("png", "svg")}
+    return {f"{protocol.mark(name)}.{kind}" for name in figures for kind in ("png", "svg")}
 
 
-def printed(records: Records, costs: Costs | None, pictures: dict[str, bytes]) -> str:
-    """Return what stands between the marks of the page."""
+def printed(records: Records, protocol: Protocol, costs: Costs | None, pictures: dict[str, bytes]) -> str:
+    """Return what stands between the marks of the page. The hours are those of the full protocol, and on its page."""
     addresses = {name.split(".")[0]: f"pictures/paper/{name}" for name in pictures}
-    return "\n".join((BEGIN, "", *sections(records, costs, addresses), "", END))
+    lines = sections(records, protocol, costs if protocol is FULL else None, addresses)
+    return "\n".join((BEGIN, "", *lines, "", END))
 
 
-def write_page(records: Records, costs: Costs | None, page: Path) -> None:
-    """Print the tables and figures into a page, between two marks; figures go to ``pictures/paper`` beside it.
+def write_page(records: Records, protocol: Protocol, costs: Costs | None, page: Path) -> None:
+    """Print what was run at a protocol into a page, between two marks; figures go to ``pictures/paper`` beside it.
 
     Figures there that are no longer drawn are removed; other files stay.
     """
@@ -140,18 +140,18 @@ def write_page(records: Records, costs: Costs | None, page: Path) -> None:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise FileError(f"{page} lacks the two lines between which to print: {BEGIN} and {END}")
-    pictures = draw_all(records)
+    pictures = draw_all(records, protocol)
     folder = page.parent / "pictures" / "paper"
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in pictures.items():
         write_atomic(folder / name, content)
-    for name in _drawable() - pictures.keys():
+    for name in _drawable(protocol) - pictures.keys():
         (folder / name).unlink(missing_ok=True)
-    write_atomic(page, f"{before}{printed(records, costs, pictures)}{after}".encode())
+    write_atomic(page, f"{before}{printed(records, protocol, costs, pictures)}{after}".encode())
 
 
 def write_item(item: Item, records: Records, out: Path, only: str = "") -> Iterator[str]:
-    """Write a table as Markdown, or a figure as one file for each protocol; return lines that show it.
+    """Write a table as Markdown or a figure, one file for each protocol that was run; return lines that show it.
 
     Parameters
     ----------
@@ -162,20 +162,18 @@ def write_item(item: Item, records: Records, out: Path, only: str = "") -> Itera
     only
         Show only rows of cells with these whole parts in their path; the file has all rows.
     """
-    if item.is_table:
-        path = out / f"{item.name}.md"
-        write_atomic(path, ("\n".join(_text(item, records)) + "\n").encode())
-        if chosen := tuple(line for line in item.lines if is_chosen(line.cell, only)):
-            yield from _text(dataclasses.replace(item, lines=chosen), records)
-        yield f"written to {path}"
-        return
+    chosen = dataclasses.replace(item, lines=tuple(line for line in item.lines if is_chosen(line.cell, only)))
     for protocol in PROTOCOLS:
-        for name, content in _drawn(item, records, protocol).items():
+        files = _drawn(item, records, protocol)
+        if item.is_table and records.count(item, protocol):
+            files = {f"{protocol.mark(item.name)}.md": "\n".join([*_text(item, records, protocol), ""]).encode()}
+            if records.count(chosen, protocol):
+                yield from _text(chosen, records, protocol)
+        for name, content in files.items():
             write_atomic(out / name, content)
             yield f"{item.title}, {protocol.name}: written to {out / name}"
 
 
-def _text(item: Item, records: Records) -> list[str]:
-    used = [protocol for protocol in PROTOCOLS if records.count(item, protocol)]
+def _text(item: Item, records: Records, protocol: Protocol) -> list[str]:
     note = [item.note, ""] if item.note else []
-    return [item.title, "", *table(item, records), "", *note, *(f"{each.name}: {each.text}" for each in used)]
+    return [item.title, "", *table(item, records, protocol), "", *note, f"{protocol.name}: {protocol.text}"]

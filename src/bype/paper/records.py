@@ -82,9 +82,9 @@ class Record:
                 return path if path.exists() else None
 
 
-def is_comparable(line: Line, protocol: Protocol) -> bool:
-    """Tell whether a number of a protocol may stand in the table: seconds of runs with other batches may not."""
-    return not (line.measure == "seconds" and protocol.suffix)
+def comparable(lines: Iterable[Line], protocol: Protocol) -> list[Line]:
+    """Return the lines that a protocol can fill: seconds of reduced runs, which have other batches, do not count."""
+    return [line for line in lines if not (line.measure == "seconds" and protocol.suffix)]
 
 
 class Records:
@@ -108,7 +108,7 @@ class Records:
 
     def values(self, line: Line, protocol: Protocol) -> dict[int, Any]:
         """Return by seed what a line takes from its records, as far as they have it."""
-        if not is_comparable(line, protocol):
+        if not comparable([line], protocol):
             return {}
         found = {record.cell.seed: record.value(line, protocol) for record in self.of(line.cell, protocol)}
         return {seed: value for seed, value in found.items() if value is not None}

@@ -3,16 +3,28 @@
 import statistics
 from collections.abc import Iterable, Sequence
 
-from bype.paper.cells import FULL, REDUCED, Protocol
+from bype.paper.cells import Protocol
 from bype.paper.items import Item, Line
-from bype.paper.records import Records, is_comparable
+from bype.paper.records import Records, comparable
+from bype.wording import counted
 
-_HEADS = ("paper", "full", "difference", "seeds", "epochs", "reduced")
 
+def table(item: Item, records: Records, protocol: Protocol) -> list[str]:
+    """Return the lines of a table: the rows that were run at a protocol, and how many others there are.
 
-def table(item: Item, records: Records) -> list[str]:
-    """Return the lines of a table. What was run at the reduced protocol has a column of its own."""
-    return markdown([*item.heads, *_HEADS], ([*line.labels, *_numbers(line, records)] for line in item.lines))
+    Reduced numbers are marked, and there is no difference: they do not compare with the paper's.
+    """
+    more = ["seeds"] if protocol.suffix else ["difference", "seeds", "epochs"]
+    rows = [
+        [*line.labels, *_numbers(line, values, records, protocol)]
+        for line in item.lines
+        if (values := records.values(line, protocol))
+    ]
+    missing = len(comparable(item.lines, protocol)) - len(rows)
+    lines = markdown([*item.heads, "paper", protocol.name, *more], rows) if rows else []
+    if missing:
+        lines += [*([""] if rows else []), f"Not yet run with this protocol: {counted(missing, 'row')}."]
+    return lines
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -26,24 +38,15 @@ def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(words)} |" for words in (heads, ["---"] * len(heads), *rows)]
 
 
-def _numbers(line: Line, records: Records) -> list[str]:
-    published = line.published
-    values = records.values(line, FULL)
-    full, reduced = (
-        mean_and_spread(list(values.values())),
-        mean_and_spread(list(records.values(line, REDUCED).values())),
-    )
+def _numbers(line: Line, values: dict[int, float], records: Records, protocol: Protocol) -> list[str]:
+    """Return the cells of a row, from its values by seed."""
+    found, seeds = mean_and_spread(list(values.values())), ", ".join(map(str, values))
+    if protocol.suffix:
+        return [_published(line), f"{found} ({protocol.name})", seeds]
     difference = ""
-    if published is not None and values and line.measure != "seconds":  # of another machine
-        difference = f"{statistics.mean(values.values()) - published.value:+.3f}"
-    return [
-        _published(line),
-        full or "not yet run",
-        difference,
-        ", ".join(map(str, values)),
-        _epochs(line, records, FULL) if values else "",
-        f"{reduced} (reduced)" if reduced else "not yet run" if is_comparable(line, REDUCED) else "full only",
-    ]
+    if line.published is not None and line.measure != "seconds":  # of another machine
+        difference = f"{statistics.mean(values.values()) - line.published.value:+.3f}"
+    return [_published(line), found, difference, seeds, _epochs(line, records, protocol)]
 
 
 def _published(line: Line) -> str:
