@@ -1,6 +1,6 @@
 """All measurements of one trained run on one split."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,16 @@ from bype.evaluation.aggregate import active_units, prior_gap
 from bype.evaluation.baseline import Rows, measure_baseline
 from bype.evaluation.density import DensityOptions, measure_density
 from bype.evaluation.journal import journal_path
-from bype.evaluation.records import Density, Evaluation, Map, Representation, change_results, read_results
+from bype.evaluation.records import (
+    Baseline,
+    Density,
+    Evaluation,
+    Map,
+    PriorGap,
+    Representation,
+    change_results,
+    read_results,
+)
 from bype.evaluation.representation import can_be_laid_out, knn_accuracy, probe_accuracy, tsne
 from bype.randomness import generator_for
 from bype.run.directory import RunError
@@ -82,51 +91,26 @@ def evaluate(
             measured, scores = _measure(run, split, density, group, report)
         _refuse_infinite(split, spread_rows(len(split), len(scores)), scores)
     with stage("encoding"):
-        rows = spread_rows(len(split), max_examples or _MAX_REFERENCES)
-        queries = _encode(run, split, rows)
-        references, own, labels = _references(run, store, split_name, rows, queries)
-    gap = None
-    if len(references.mean) > int((own >= 0).any()):  # an example alone has nothing to be compared with
+        encoded = _encode_all(run, store, split, spread_rows(len(split), max_examples or _MAX_REFERENCES))
+    gap = representation = None
+    if encoded.num_others > 0:  # an example alone has nothing to be compared with
         with stage("comparing with the aggregate posterior"):
-            chosen = torch.from_numpy(spread_rows(len(rows), _MAX_GAP_IMAGES))
-            prior = run.model.prior_distribution()
-            if run.is_training_split(split):
-                prior = run.model.prior.leave_out(prior, torch.from_numpy(rows)[chosen])
-            _refuse_infinite(split, rows[chosen.numpy()], prior.log_prob(queries.mean[chosen]))
-            gap = prior_gap(
-                DiagonalNormal(queries.mean[chosen], queries.log_variance[chosen]),
-                references,
-                own[chosen].to(run.model.device),
-                prior,
-                generator=generator_for(0, "prior gap"),
-            )
-    representation = None
-    query_labels = split.labels(rows) if split.has_labels else None
-    if labels is not None and len(np.unique(labels)) < 2:
-        labels = None  # of one class, every guess is right
-    if query_labels is not None and labels is not None and len(labels) > int((own >= 0).sum()):
-        with stage("classifying latent means"):
-            scale = run.model.latent_scale
-            representation = _representation(
-                queries.mean * scale, query_labels, references.mean * scale, labels, own.numpy()
-            )
+            gap = _prior_gap(run, split, encoded)
+        if encoded.has_classes:
+            with stage("classifying latent means"):
+                representation = _representation(encoded, run.model.latent_scale)
     layout = known.map if known else None
-    if with_map and layout is None and can_be_laid_out(queries.mean.cpu().numpy()):
+    if with_map and layout is None and can_be_laid_out(encoded.queries.mean.cpu().numpy()):
         with stage("laying out a map"):
-            layout = _map(queries.mean * run.model.latent_scale, rows, query_labels)
-    baseline = known.baseline if known else None
-    if baseline is not None and known is not None:
-        is_same = measured is not None and scores is None and baseline.num_examples == measured.num_images
-        if not is_same:
-            with_baseline, baseline = True, None  # measured on other examples, or beside other draws
-        elif _num_queries(known.representation) != _num_queries(representation):
-            baseline = replace(baseline, knn_accuracy=None)
-    if with_baseline and measured is not None and baseline is None:
+            layout = _map(encoded, run.model.latent_scale)
+    baseline = _still_valid(known, measured, scores, representation)
+    wants_baseline = with_baseline or (known is not None and known.baseline is not None)
+    if baseline is None and wants_baseline and measured is not None:
         with stage("fitting a linear model"):
             train = own_store(run.folder, run.data, data).split("train")
             scored = split, spread_rows(len(split), measured.num_images)
             others = [part for name, part in _reference_rows(store).items() if name != split_name]
-            neighbours = ((split, rows), others) if representation is not None else None
+            neighbours = ((split, encoded.rows), others) if representation is not None else None
             baseline = measure_baseline(run, train, scored, scores, neighbours)
     evaluation = Evaluation(
         step=run.step,
@@ -135,7 +119,7 @@ def evaluate(
         split=split_name,
         density=measured,
         prior_gap=gap,
-        active_units=active_units(queries.mean) if len(queries.mean) > 1 else None,
+        active_units=active_units(encoded.queries.mean) if len(encoded.rows) > 1 else None,
         representation=representation,
         map=layout,
         baseline=baseline,
@@ -184,12 +168,37 @@ def _identity(run: TrainedRun, split: Split) -> dict[str, Any]:
     return {"model": run.fingerprint, "store": split.fingerprint, "split": split.name}
 
 
+@dataclass(frozen=True, eq=False)
+class _Encoded:
+    """The posteriors of the examples of a split, the queries, and of the references with which they are compared.
+
+    References are the train and validation splits of the store; queries of these splits are references too.
+    """
+
+    rows: NDArray[np.int64]
+    """Of the queries in their split."""
+    queries: DiagonalNormal
+    query_labels: NDArray[np.int32] | None
+    references: DiagonalNormal
+    own: Tensor
+    """Which reference each query is; -1 if it is none."""
+    reference_labels: NDArray[np.int32] | None
+
+    @property
+    def num_others(self) -> int:
+        """The references that a query is compared with: all but itself."""
+        return len(self.references.mean) - int((self.own >= 0).any())
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether queries can be classified: of one class, every guess is right, and no query is its own neighbour."""
+        if self.query_labels is None or self.reference_labels is None:
+            return False
+        return len(np.unique(self.reference_labels)) > 1 and len(self.reference_labels) > int((self.own >= 0).sum())
+
+
 def _encode(run: TrainedRun, split: Split, rows: NDArray[np.int64]) -> DiagonalNormal:
     return run.model.encode_rows(StoreSource(split, run.model.device), torch.from_numpy(rows))
-
-
-def _num_queries(representation: Representation | None) -> int:
-    return 0 if representation is None else representation.num_queries
 
 
 def _reference_rows(store: Store) -> dict[str, Rows]:
@@ -198,43 +207,54 @@ def _reference_rows(store: Store) -> dict[str, Rows]:
     return {name: (split, spread_rows(len(split), _MAX_REFERENCES // len(names))) for name, split in splits.items()}
 
 
-def _references(
-    run: TrainedRun, store: Store, split_name: str, rows: NDArray[np.int64], queries: DiagonalNormal
-) -> tuple[DiagonalNormal, Tensor, NDArray[np.int32] | None]:
-    """Return the posteriors of the references, which reference each query is, and the labels of the references.
-
-    References are the train and validation splits of the store; queries of these splits are references too.
-    """
-    means, log_variances = [], []
+def _encode_all(run: TrainedRun, store: Store, split: Split, rows: NDArray[np.int64]) -> _Encoded:
+    queries = _encode(run, split, rows)
+    posteriors: list[DiagonalNormal] = []
     labels: list[NDArray[np.int32]] = []
     own = torch.full((len(rows),), -1)
     count = 0
     parts = _reference_rows(store)
     for name, (other, chosen) in parts.items():
-        if name == split_name:
+        if name == split.name:
             posterior, chosen = queries, rows
             own = torch.arange(count, count + len(rows))
         else:
             posterior = _encode(run, other, chosen)
-        means.append(posterior.mean)
-        log_variances.append(posterior.log_variance)
+        posteriors.append(posterior)
         if other.has_labels:
             labels.append(other.labels(chosen))
         count += len(chosen)
+    references = DiagonalNormal(
+        torch.cat([each.mean for each in posteriors]), torch.cat([each.log_variance for each in posteriors])
+    )
+    query_labels = split.labels(rows) if split.has_labels else None
     known = np.concatenate(labels) if len(labels) == len(parts) else None
-    return DiagonalNormal(torch.cat(means), torch.cat(log_variances)), own, known
+    return _Encoded(rows, queries, query_labels, references, own, known)
 
 
-def _representation(
-    queries: Tensor,
-    query_labels: NDArray[np.int32],
-    references: Tensor,
-    labels: NDArray[np.int32],
-    own: NDArray[np.int64],
-) -> Representation:
+def _prior_gap(run: TrainedRun, split: Split, encoded: _Encoded) -> PriorGap:
+    queries, chosen = encoded.queries, torch.from_numpy(spread_rows(len(encoded.rows), _MAX_GAP_IMAGES))
+    prior = run.model.prior_distribution()
+    if run.is_training_split(split):
+        prior = run.model.prior.leave_out(prior, torch.from_numpy(encoded.rows)[chosen])
+    _refuse_infinite(split, encoded.rows[chosen.numpy()], prior.log_prob(queries.mean[chosen]))
+    return prior_gap(
+        DiagonalNormal(queries.mean[chosen], queries.log_variance[chosen]),
+        encoded.references,
+        encoded.own[chosen].to(run.model.device),
+        prior,
+        generator=generator_for(0, "prior gap"),
+    )
+
+
+def _representation(encoded: _Encoded, scale: Tensor) -> Representation | None:
+    query_labels, labels = encoded.query_labels, encoded.reference_labels
+    if query_labels is None or labels is None:
+        return None
+    own = encoded.own.numpy()
     kept = np.setdiff1d(np.arange(len(labels)), own[own >= 0])  # no example is its own neighbour
-    known, known_labels = references.cpu().numpy()[kept], labels[kept]
-    means = queries.cpu().numpy()
+    known, known_labels = (encoded.references.mean * scale).cpu().numpy()[kept], labels[kept]
+    means = (encoded.queries.mean * scale).cpu().numpy()
     probed = spread_rows(len(known), _MAX_PROBE_ROWS)
     return Representation(
         num_queries=len(means),
@@ -244,12 +264,29 @@ def _representation(
     )
 
 
-def _map(means: Tensor, rows: NDArray[np.int64], labels: NDArray[np.int32] | None) -> Map:
-    chosen = spread_rows(len(rows), _MAP_POINTS)
-    placed = tsne(means.cpu().numpy()[chosen]).astype(float).round(3)
+def _map(encoded: _Encoded, scale: Tensor) -> Map:
+    chosen, labels = spread_rows(len(encoded.rows), _MAP_POINTS), encoded.query_labels
+    means = (encoded.queries.mean * scale).cpu().numpy()
+    placed = tsne(means[chosen]).astype(float).round(3)
     return Map(
-        rows=rows[chosen].tolist(),
+        rows=encoded.rows[chosen].tolist(),
         x=placed[:, 0].tolist(),
         y=placed[:, 1].tolist(),
         labels=None if labels is None else labels[chosen].tolist(),
     )
+
+
+def _still_valid(
+    known: Evaluation | None, measured: Density | None, scores: Tensor | None, representation: Representation | None
+) -> Baseline | None:
+    """Return the earlier comparison with the linear model, if it is of the same examples beside the same draws."""
+    if known is None or known.baseline is None or measured is None or scores is not None:
+        return None
+    if known.baseline.num_examples != measured.num_images:
+        return None
+    same = _num_queries(known.representation) == _num_queries(representation)
+    return known.baseline if same else replace(known.baseline, knn_accuracy=None)
+
+
+def _num_queries(representation: Representation | None) -> int:
+    return 0 if representation is None else representation.num_queries
