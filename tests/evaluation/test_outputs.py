@@ -281,6 +281,9 @@ def test_a_classifier_learns_with_and_without_generated_examples(trained_bype, m
     assert classifier_error(None, store, "prior", 1.0, epochs=10) == real
     with pytest.raises(ValueError, match="generated examples need a model"):
         classifier_error(None, store, "prior", 0.9)
+    shifted = classifier_error(None, store, "shifts", 0.0, epochs=10)
+    assert calls == []
+    assert shifted < 30
     mixed = classifier_error(run.model, store, "prior", 0.4, epochs=10)
     assert set(calls) == {"prior"}
     assert real < 20
@@ -318,6 +321,32 @@ def test_generated_pixels_have_the_values_of_real_ones(trained_bype, monkeypatch
     for x in seen:
         assert torch.equal(x, as_model_input((256 * x).floor().byte()))
     assert len(seen) == 10
+
+
+def test_shifted_images_are_real_ones_moved_by_up_to_two_pixels(trained_bype, monkeypatch):
+    store, seen = TrainedRun.open(trained_bype).store(), []
+
+    def loss(classifier, x, labels):
+        seen.append(x)
+        return classifier(x).sum()
+
+    monkeypatch.setattr(augmentation, "classifier_loss", loss)
+    classifier_error(None, store, "shifts", 0.5, epochs=1)
+    moves = set()
+    for real, shifted in zip(seen[::2], seen[1::2], strict=True):
+        for image, moved in zip(real[:, 0].numpy(), shifted[:, 0].numpy(), strict=True):
+            padded = np.pad(image, 2, mode="edge")
+            found = [(a, b) for a in range(5) for b in range(5) if (padded[a : a + 12, b : b + 12] == moved).all()]
+            assert found
+            moves |= set(found) if len(found) == 1 else set()
+    assert len(moves) > 20  # of 25
+
+
+def test_rows_of_a_table_are_not_shifted(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).normal(size=(40, 3)), y=np.arange(40) % 2)
+    prepare(tmp_path / "x.npz", tmp_path / "store")
+    with pytest.raises(ValueError, match="only images can be shifted"):
+        classifier_error(None, Store(tmp_path / "store"), "shifts", 0.0)
 
 
 def test_a_classifier_of_rows_sees_scaled_columns(tmp_path):

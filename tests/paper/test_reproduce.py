@@ -216,7 +216,7 @@ def test_a_cell_that_is_trained_again_keeps_the_numbers_of_other_tables(filled, 
 
 def test_the_classifier_of_real_examples_needs_no_model(stores, tmp_path, capsys):
     out = tmp_path / "out"
-    assert main(command(stores, out, "table7", "--only", "mnist/classifier")) == 0
+    assert main(command(stores, out, "table7", "--only", "classifier/none")) == 0
     assert not list(out.glob("runs/*/run"))
     content = json.loads((out / "mnist-classifier-none-0-reduced" / "record.json").read_text())
     assert content["machine"]["torch"]
@@ -226,7 +226,9 @@ def test_the_classifier_of_real_examples_needs_no_model(stores, tmp_path, capsys
     printed = capsys.readouterr().out
     assert f"| 1 | 1.31 ± 0.00 | {alone:.3f} (reduced) | 0 |" in printed
     assert main(command(stores, out, "table3", "--only", "mnist/classifier")) == 0
+    shifted = classifier_error(None, Store(stores / "mnist"), "shifts", 0.0, epochs=REDUCED.classifier_epochs)
     printed = capsys.readouterr().out
+    assert f"| MNIST | shifted images, no model |  |  | {shifted:.3f} (reduced) | 0 |" in printed
     assert "mnist/classifier/none, seed 0, reduced: done before" in printed  # table 3 has the same classifier
     assert f"| MNIST | no generated examples |  |  | {alone:.3f} (reduced) | 0 |" in printed
 

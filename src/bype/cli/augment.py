@@ -13,8 +13,9 @@ from bype.wording import counted
 class _Augment:
     run: RunFolder
     data: OtherStore = None
-    way: Literal["posterior", "prior"] = "posterior"
-    """Draw latents of generated examples from the example's posterior, or from the prior's component around it"""
+    way: Literal["posterior", "prior", "shifts"] = "posterior"
+    """Draw latents of generated examples from the example's posterior, or from the prior's component around it; shifts
+    generates nothing and shifts real images by up to 2 pixels instead, to compare"""
     lambdas: tuple[float, ...] = (0.4, 1.0)
     """Weight real examples in the loss by each of these in turn; with 1 nothing is generated"""
     seeds: int = 3
@@ -51,7 +52,9 @@ def augment(words: list[str]) -> int:
     store = run.store(options.data)
     if options.way == "prior" and default_way(run.model) != "prior":
         raise UsageError("this run's prior has no components around examples; take --way posterior")
-    if options.export is not None:
+    if options.way == "shifts" and (options.export is not None or len(run.data.shape) != 3):
+        raise UsageError("shifts are for classifiers of images; take --way posterior or --way prior")
+    if options.export is not None and options.way != "shifts":
         with progress_bar("generating") as report:
             made = export_generated(run, store, options.way, options.export, report=report)
         print(f"{made.splits['train'].num_rows:,} generated examples in {options.export}")
@@ -88,5 +91,6 @@ def augment(words: list[str]) -> int:
     journal.remove()
     result(run=options.run, classifiers=[asdict(each) for each in found])
     epochs = counted(options.epochs, "epoch")
-    print(f"{epochs} each, latents from the {options.way}; written to {run.folder / 'evaluation.json'}")
+    how = "real images shifted" if options.way == "shifts" else f"latents from the {options.way}"
+    print(f"{epochs} each, {how}; written to {run.folder / 'evaluation.json'}")
     return 0

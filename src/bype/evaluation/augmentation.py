@@ -1,11 +1,12 @@
 """Generated examples with labels, and the paper's experiment: a classifier trained on real and generated ones.
 
 Each generated example takes the label of the training example that its latents come from: from the posterior of
-that example, or from the prior's component around it.
+that example, or from the prior's component around it. Real images that are only shifted are what they have to beat.
 """
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bype.console import Report, no_report
+from bype.data.augment import Augmentation
 from bype.data.examples import StoreSource, TrainingOrder, as_model_input, as_stored
 from bype.data.manifest import PIXELS, Manifest
 from bype.data.order import derive_key
@@ -30,6 +32,10 @@ _LEARNING_RATE = 0.1
 _LAST_SHARE = 0.01
 _MOMENTUM = 0.9
 _SMOOTHING = 0.1
+_SHIFTED = Augmentation(shifts=2)
+
+Made = Way | Literal["shifts"]
+"""How examples are made from real ones: by the model, or by shifts of up to 2 pixels, which need none."""
 
 
 def require_labels(store: Store) -> None:
@@ -45,7 +51,7 @@ def require_labels(store: Store) -> None:
 def classifier_error(
     model: LatentModel | None,
     store: Store,
-    way: Way,
+    way: Made,
     real_share: float,
     *,
     epochs: int = 100,
@@ -61,9 +67,10 @@ def classifier_error(
     Parameters
     ----------
     model, store
-        The model and the labelled data. Without a model nothing is generated or scaled, and ``real_share`` must be 1.
+        The model and the labelled data. Without a model nothing is scaled, and ``real_share`` must be 1 or ``way``
+        ``shifts``.
     way
-        How examples are generated.
+        How examples are generated; with ``shifts``, real images are shifted instead.
     real_share
         Lambda, the weight of real examples in the loss; with 1 nothing is generated.
     epochs
@@ -77,7 +84,9 @@ def classifier_error(
     train, test = store.split("train"), store.split("test")
     if not 0 <= real_share <= 1:
         raise ValueError(f"lambda must be between 0 and 1, not {real_share}")
-    if model is None and real_share < 1:
+    if way == "shifts" and len(train.shape) != 3:
+        raise ValueError("only images can be shifted; generate rows of a table from the posterior or the prior")
+    if model is None and real_share < 1 and way != "shifts":
         raise ValueError("generated examples need a model; without one, lambda must be 1")
     in_units = nn.Identity() if model is None else model.to_model_units
     source = StoreSource(train)
@@ -89,9 +98,11 @@ def classifier_error(
     for step in range(num_steps):
         rows = order.rows(step)
         x, labels = source.read(rows), torch.from_numpy(train.labels(rows)).long()
-        loss = real_share * classifier_loss(classifier, in_units(x), labels)
-        if model is not None and real_share < 1:
-            made = generate_like(model, x, way, generator=generator_for(seed, "augmentation", step))
+        loss = torch.zeros(())
+        if real_share > 0:
+            loss = real_share * classifier_loss(classifier, in_units(x), labels)
+        if real_share < 1:
+            made = _made(model, x, way, generator_for(seed, "augmentation", step))
             if store.manifest.dtype in PIXELS:  # real pixels are rounded too, and a classifier would see the difference
                 made = as_model_input(torch.from_numpy(as_stored(made.numpy(), store.manifest.dtype)))
             loss = loss + (1 - real_share) * classifier_loss(classifier, in_units(made), labels)
@@ -101,6 +112,12 @@ def classifier_error(
         decay.step()
         report(step + 1, num_steps)
     return _test_error(classifier, in_units, test)
+
+
+def _made(model: LatentModel | None, x: Tensor, way: Made, generator: torch.Generator) -> Tensor:
+    if way == "shifts" or model is None:
+        return _SHIFTED(x, torch.rand(len(x), 3, generator=generator))
+    return generate_like(model, x, way, generator=generator)
 
 
 def build_classifier(num_inputs: int, num_classes: int, seed: int) -> nn.Module:

@@ -219,8 +219,8 @@ class ClassifierError:
     step: int
     fingerprint: str
     """Of the store."""
-    way: Literal["posterior", "prior"]
-    """Where the latents of generated examples come from."""
+    way: Literal["posterior", "prior", "shifts"]
+    """Where the latents of generated examples come from; or that real images are shifted instead."""
     real_share: float
     """Lambda, the weight of real examples in the loss."""
     epochs: int

@@ -12,7 +12,7 @@ from bype.run.config import TrainingConfig
 
 @dataclass(frozen=True)
 class Cell:
-    """A model of the paper on one data set, for one seed; or a classifier of real examples, which needs no model.
+    """A model of the paper on one data set, for one seed; or a classifier of real examples, without a model.
 
     Examples
     --------
@@ -23,7 +23,7 @@ class Cell:
     data: str
     network: str
     prior: str
-    """A name of :data:`PRIORS`, or ``none``."""
+    """A name of :data:`PRIORS`; without a model ``none``, or ``shifts`` for shifted images."""
     seed: int = 0
 
     @property
@@ -38,8 +38,8 @@ class Cell:
 
     @property
     def has_model(self) -> bool:
-        """Whether a model is trained: the classifier of real examples alone needs none."""
-        return self.prior != "none"
+        """Whether a model is trained: classifiers of real examples alone need none."""
+        return self.network != "classifier"
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,7 @@ LABELS = {
     "ours-5000-average": "ours, 5,000 points, averaged",
     "exemplar-25000": "Exemplar, 25,000, cached",
     "none": "no generated examples",
+    "shifts": "shifted images, no model",
 }
 DATA_LABELS = {
     "mnist": "MNIST",

@@ -119,7 +119,7 @@ def _fill_if_missing(
         if cell.has_model:
             _fill(cell, lines, protocol, store, workplace, folder, display(), stage)
         else:
-            _fill_without_model(cell, protocol, store, folder, stage)
+            _fill_without_model(cell, lines, protocol, store, folder, stage)
         tell("done")
 
 
@@ -211,13 +211,16 @@ def _fill(
     _write_record(out, cell, protocol.name + cap, found)
 
 
-def _fill_without_model(cell: Cell, protocol: Protocol, store: Store, out: Path, stage: Stage) -> None:
-    """Train the classifier of real examples, and write its record."""
-    epochs, began = protocol.classifier_epochs, time.perf_counter()
+def _fill_without_model(
+    cell: Cell, lines: Sequence[Line], protocol: Protocol, store: Store, out: Path, stage: Stage
+) -> None:
+    """Train the classifier of real examples that the lines take, and write its record."""
+    (chosen,) = {line.classifier for line in lines if line.classifier is not None}
+    way, share, epochs, began = chosen.way, chosen.real_share, protocol.classifier_epochs, time.perf_counter()
     with stage("training a classifier on real examples") as report:
-        percent = classifier_error(None, store, "prior", 1.0, epochs=epochs, seed=cell.seed, report=report)
+        percent = classifier_error(None, store, way, share, epochs=epochs, seed=cell.seed, report=report)
     num_train, fingerprint = len(store.split("train")), store.manifest.fingerprint
-    error = ClassifierError(0, fingerprint, "prior", 1.0, epochs, num_train, [percent])
+    error = ClassifierError(0, fingerprint, way, share, epochs, num_train, [percent])
     found = describe_classifier(error, time.perf_counter() - began)
     _write_record(out, cell, protocol.name, found)
 
