@@ -1,6 +1,8 @@
 """Groups of processes, as far as one process can test them; the rest is in tests/distributed."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -34,6 +36,12 @@ def test_parts_hold_each_thing_once_and_differ_by_one_at_most(count, size):
 def test_an_orphan_stops():
     with pytest.raises(GroupError, match="is gone"):
         Group(0, 2, launcher=os.getpid()).check_launcher()  # nobody starts himself
+
+
+def test_the_launcher_is_known_even_if_it_is_gone_before_the_libraries_are_loaded():
+    text = "import os, bype.system; os.getppid = lambda: 1; print(bype.system.launcher())"
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert int(found.stdout) == os.getpid()
 
 
 @pytest.mark.parametrize("environment", [{"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "x"}, {"WORLD_SIZE": "0"}])

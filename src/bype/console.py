@@ -1,5 +1,6 @@
 """A progress bar for commands, on a terminal only."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -44,7 +45,7 @@ def progress_bar(title: str) -> Iterator[Report]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if _is_silent or not console.is_terminal:
+    if _is_silent or not (console.is_terminal and sys.stderr.isatty()):  # FORCE_COLOR makes a terminal of any file
         yield no_report
         return
     count = TextColumn("{task.fields[count]}")  # empty until the total is known

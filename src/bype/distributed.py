@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from bype.system import launcher
 from bype.wording import first_line
 
 _START_SECONDS = 300
@@ -260,7 +261,7 @@ def open_group(seconds: float | None = None, device: torch.device | None = None)
         The device that computes, if it is not the CPU; tensors are sent from it.
     """
     rank, size = place_among_processes()
-    group = Group(rank, size, os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None)
+    group = Group(rank, size, launcher() if "TORCHELASTIC_RUN_ID" in os.environ else None)
     if size == 1:
         yield group
         return

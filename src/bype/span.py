@@ -27,7 +27,7 @@ class Span:
         """Read '10 epochs', '500 steps', '90 seconds' or '5 percent'."""
         match = re.fullmatch(r"\s*([0-9]{1,18})\s*(epoch|step|second|percent)s?\s*", text)
         if match is None:
-            raise ValueError(f"{text!r} is not a length of training; write '10 epochs', '500 steps' or '90 seconds'")
+            raise ValueError(f"write a number of epochs, steps, seconds or percent, such as '10 epochs', not {text!r}")
         return cls(int(match[1]), _UNITS[match[2]])  # type: ignore[arg-type]
 
     @classmethod

@@ -20,6 +20,12 @@ _LOCKED_BYTE = 2**30
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 """What flock says on disks without locks, such as NFS without its daemon and Lustre without ``-o flock``."""
 _POSITION = threading.Lock()
+_PROCESS, _PARENT = os.getpid(), os.getppid()
+
+
+def launcher() -> int:
+    """Return the id of the process that started this one. It was read early on: that process may be gone by now."""
+    return _PARENT if os.getpid() == _PROCESS else os.getppid()
 
 
 def replaceable(numbers: Iterable[int]) -> list[int]:
@@ -46,7 +52,7 @@ def open_file(path: Path, flags: int) -> int:
     """Open a file that may be a stranger's, and return its descriptor: follow no link, and let no child inherit it."""
     if not _NO_FOLLOW and path.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return os.open(path, flags | _ALWAYS, 0o644)
+    return os.open(path, flags | _ALWAYS, 0o666)  # less what the umask forbids
 
 
 def lock(descriptor: int, *, wait: bool = False) -> bool | None:

@@ -257,7 +257,7 @@ def test_a_record_of_other_data_is_not_mixed_with_these(filled, stores, tmp_path
     other.mkdir()
     (tmp_path / "mnist").rename(other / "mnist")
     assert main(command(other, filled, "table1", "--only", "mnist/vae/ours-500")) == 1
-    assert "failed, the record in" in (printed := capsys.readouterr().out)
+    assert "failed, the record in" in (printed := capsys.readouterr().err)
     assert "is of other data than the store; choose another --out" in printed
 
 
@@ -278,7 +278,13 @@ def test_a_record_of_another_protocol_is_not_taken_for_this_one(filled, stores, 
     inner[place[-1]] = value
     path.write_text(json.dumps(content))
     assert main(command(stores, out, "table1", "--only", "mnist/vae/ours-500")) == 1
-    assert f"has another {named} than the protocol; move it away to run the cell" in capsys.readouterr().out
+    assert f"has another {named} than the protocol; move it away to run the cell" in capsys.readouterr().err
+    assert main([*command(stores, out, "table1", "--only", "mnist/vae/ours-500"), "--json"]) == 1
+    printed = capsys.readouterr()
+    assert f"has another {named}" in printed.err
+    found = json.loads(printed.out)
+    assert found["left_out"] == []
+    assert [named in reason for reason in found["failed"]] == [True]
 
 
 def test_a_model_of_other_data_is_not_measured_on_these(filled, tmp_path, capsys):
@@ -288,7 +294,7 @@ def test_a_model_of_other_data_is_not_measured_on_these(filled, tmp_path, capsys
     (tmp_path / "store").rename(tmp_path / "stores" / "mnist")
     out = Path(shutil.copytree(filled, tmp_path / "out", ignore=shutil.ignore_patterns("record.json")))
     assert main(command(tmp_path / "stores", out, "table1", "--only", "mnist/vae/ours-500")) == 1
-    assert "was trained on other data than the store; choose another --out, or remove it" in capsys.readouterr().out
+    assert "was trained on other data than the store; choose another --out, or remove it" in capsys.readouterr().err
     assert not list(out.glob("*/record.json"))
 
 
@@ -304,7 +310,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(kind, stores, tmp_path, monk
     assert main(command(stores, tmp_path / "out", "table1", "--only", "mnist/vae")) == 1
     papers, ours, trained_otherwise = ["gaussian", "vamp", "exemplar", "bype"], ["bype"] * 2, ["gaussian"] * 2
     assert tried == [*papers, *ours, *trained_otherwise, "vamp", "bype", "bype"]
-    printed = capsys.readouterr().out
+    printed = capsys.readouterr().err
     assert "mnist/vae/gaussian, seed 0, reduced: failed, the loss is not finite" in printed
     assert "11 of 11 cells failed" in printed
 
@@ -352,7 +358,7 @@ def test_a_cell_that_another_process_holds_is_left_alone(stores, tmp_path, capsy
     lock = RunLock(place)
     lock.acquire()
     assert main(command(stores, tmp_path / "out", "table1", "--only", "mnist/vae/gaussian")) == 0
-    printed = capsys.readouterr().out
+    printed = capsys.readouterr().err
     assert re.search(r"mnist/vae/gaussian, seed 0, reduced: left out, process \d+ on .* is working on it", printed)
     assert not list((tmp_path / "out").glob("*/record.json"))
     lock.release()
@@ -423,9 +429,9 @@ def test_a_cell_without_a_store_is_said(stores, filled, tmp_path, capsys):
     (tmp_path / "stores").mkdir()
     (tmp_path / "stores" / "mnist").symlink_to(stores / "mnist")
     assert main(command(tmp_path / "stores", filled, "figure7", "--only", "ours-500")) == 0
-    printed = capsys.readouterr().out
-    assert "fashion-mnist/vae/ours-500, seed 0, reduced: left out, there is no store" in printed
-    assert printed.startswith("mnist/vae/ours-500, seed 0, reduced: done before")
+    printed = capsys.readouterr()
+    assert printed.err.startswith("fashion-mnist/vae/ours-500, seed 0, reduced: left out, there is no store")
+    assert printed.out.startswith("mnist/vae/ours-500, seed 0, reduced: done before")
 
 
 def test_without_any_store_and_record_the_way_to_the_store_is_said(stores, filled, tmp_path, capsys):

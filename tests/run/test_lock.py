@@ -2,16 +2,19 @@
 
 import errno
 import os
+import re
 import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 
 from bype import system
+from bype.run import directory
 from bype.run import lock as lock_module
 from bype.run.directory import RunDirectory, RunError
 from bype.run.lock import LockError, RunLock
@@ -20,6 +23,25 @@ from bype.run.lock import LockError, RunLock
 def age(folder, seconds):
     then = time.time() - seconds
     os.utime(folder / "lock", (then, then))
+
+
+@contextmanager
+def living(holder: RunLock, monkeypatch):
+    """Send the heartbeats of a process that holds a lock."""
+    monkeypatch.setattr(lock_module, "_BEAT_SECONDS", 0.0)
+    ended = threading.Event()
+
+    def live():
+        while not ended.wait(0.05):
+            holder.beat()
+
+    heart = threading.Thread(target=live)
+    heart.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        heart.join()
 
 
 def test_a_held_lock_is_refused_with_its_holder(tmp_path):
@@ -74,36 +96,32 @@ def test_on_a_disk_without_locks_the_heartbeat_decides(tmp_path, monkeypatch, nu
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(system, "_fcntl", SimpleNamespace(flock=flock, LOCK_EX=2, LOCK_NB=4))
-    with RunDirectory(tmp_path / "run") as holder:
+    monkeypatch.setattr(lock_module, "stale_seconds", lambda: 1.0)
+    with RunDirectory(tmp_path / "run") as holder, living(holder.lock, monkeypatch):
+        notes = []
         with pytest.raises(RunError, match=r"being trained by .*choose another --out; if it was killed, try again"):
-            RunDirectory(tmp_path / "run").__enter__()
+            RunDirectory(tmp_path / "run", note=notes.append).__enter__()
         holder.check_fence()
-    with RunDirectory(tmp_path / "run") as hung:  # the one before has released it
-        age(tmp_path / "run", 120)
-        with RunDirectory(tmp_path / "run"), pytest.raises(RunError, match="taken over"):
-            hung.check_fence()
+        (note,) = notes
+        assert re.fullmatch(
+            rf"waiting up to 2 s for process {os.getpid()} on .*, which had the run and may be dead", note
+        )
+    hung, next_one = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")  # the one before has released it
+    with hung, next_one, pytest.raises(RunError, match="taken over"):  # after a second
+        hung.check_fence()
 
 
-def test_a_lock_that_holds_on_one_machine_alone_does_not_evict_the_holder_on_another(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock_module, "lock", lambda descriptor, **_: True)
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_a_lock_of_another_machine_that_nothing_is_known_of_is_waited_for(tmp_path, monkeypatch, is_locked):
+    """Some disks show a lock to one machine alone, and others keep the lock of a machine that is lost."""
     holder, other = RunLock(tmp_path), RunLock(tmp_path)
     holder.acquire()
+    shown = (tmp_path / "lock").stat()
+    monkeypatch.setattr(lock_module, "lock", lambda file, **_: is_locked or not os.path.samestat(os.fstat(file), shown))
     monkeypatch.setattr(socket, "gethostname", lambda: "another")
     monkeypatch.setattr(lock_module, "stale_seconds", lambda: 1.0)
-    monkeypatch.setattr(lock_module, "_BEAT_SECONDS", 0.0)
-    is_alive = True
-
-    def live():
-        while is_alive:
-            holder.beat()
-            time.sleep(0.05)
-
-    heart = threading.Thread(target=live)
-    heart.start()
-    with pytest.raises(LockError, match=f"process {os.getpid()} on "):
+    with living(holder, monkeypatch), pytest.raises(LockError, match=f"process {os.getpid()} on "):
         other.acquire()
-    is_alive = False
-    heart.join()
     assert holder.is_ours()
     start = time.monotonic()
     other.acquire()  # waits for a holder that may be dead, until its heartbeat is too old
@@ -167,6 +185,40 @@ def test_one_heartbeat_that_fails_does_not_end_a_run(tmp_path, monkeypatch):
     assert tried
     assert holder.is_ours()
     holder.release()
+
+
+def test_a_lock_that_cannot_be_read_for_a_moment_does_not_end_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(directory, "_FENCE_WAITS", (0.0, 0.0))
+    with RunDirectory(tmp_path / "run") as run:
+        answers = [OSError(errno.ESTALE, "Stale file handle"), OSError(errno.EIO, "Input/output error"), True]
+
+        def read():
+            if isinstance(answer := answers.pop(0), OSError):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(run.lock, "is_ours", read)
+        run.write_text("monitor.prom", "")
+        answers += [OSError(errno.ESTALE, "Stale file handle")] * 3
+        with pytest.raises(RunError, match=r"cannot read the lock of .*: Stale file handle"):
+            run.check_fence()
+        assert answers == []
+        answers += [FileNotFoundError(errno.ENOENT, "No such file or directory"), True]
+        with pytest.raises(RunError, match="No such file"):  # somebody has removed the run
+            run.check_fence()
+        monkeypatch.undo()
+
+
+def test_a_colleague_may_resume_a_run_if_the_umask_allows_it(tmp_path):
+    before = os.umask(0o002)
+    try:
+        with RunDirectory(tmp_path / "run") as run:
+            run.write("notes.json", {})
+            run.append("timings.jsonl", {})
+    finally:
+        os.umask(before)
+    for name in ("lock", "lock.guard", "notes.json", "timings.jsonl"):
+        assert (tmp_path / "run" / name).stat().st_mode & 0o777 == 0o664
 
 
 def test_a_start_does_not_wait_forever_for_another_one_that_hangs(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 
 from bype.cli import main
+from bype.console import progress_bar
 from bype.data.files import FileError
 from bype.data.scaling import Scaling
 from bype.data.store import Store
@@ -30,7 +31,7 @@ from bype.run.identity import DataIdentity
 from bype.run.metrics import MetricsFile
 from bype.run.opened import TrainedRun
 from bype.training.board import Board
-from bype.training.display import Display, LastingDisplay, LiveDisplay, PlainDisplay
+from bype.training.display import Display, LastingDisplay, LiveDisplay, PlainDisplay, display_here
 from bype.training.loop import train
 from bype.training.reporter import RunReporter
 from bype.training.resume import Snapshot
@@ -385,6 +386,17 @@ def test_the_time_left_does_not_count_the_time_that_is_kept_for_validation(monke
     first, second = capsys.readouterr().out.splitlines()[1:]
     assert "left" not in first
     assert re.search("1 steps/s, at most 0m 5[45]s left", second)
+
+
+def test_a_file_is_no_terminal_even_if_colours_are_forced(monkeypatch, tmp_path):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with (tmp_path / "log").open("w") as log:
+        monkeypatch.setattr(sys, "stdout", log)
+        assert type(display_here()) is PlainDisplay
+        monkeypatch.setattr(sys, "stderr", log)
+        with progress_bar("a") as report:
+            report(1, 2)
+    assert (tmp_path / "log").read_text() == ""
 
 
 def test_a_pause_is_soon_forgotten_by_the_time_left(monkeypatch, capsys):

@@ -1,5 +1,7 @@
 """Reproducing the paper's tables and figures."""
 
+import dataclasses
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from bype.cli.options import Flag, MaybePath, UsageError, parse, shard_of, without_default
-from bype.cli.output import result
+from bype.cli.output import result, say
 
 
 @dataclass(frozen=True)
@@ -155,11 +157,15 @@ def reproduce(words: list[str]) -> int:
         )
     options.out.mkdir(parents=True, exist_ok=True)
 
-    def say(text: str) -> None:
-        print(text, flush=True)
+    def show(text: str) -> None:
+        say(text)
+        sys.stdout.flush()
+
+    def warn(text: str) -> None:
+        say(text, sys.stderr)
 
     try:
-        failed = fill_cells(work, protocol, options.stores, options.out, say, display_here, progress_bar)
+        unfilled = fill_cells(work, protocol, options.stores, options.out, show, warn, display_here, progress_bar)
     except StoppedError as error:
         print(error)
         return 128 + error.signal
@@ -167,9 +173,10 @@ def reproduce(words: list[str]) -> int:
     for item in items:
         for line in write_item(item, found, options.out, options.only):
             print(line)
+    failed = len(unfilled.failed)
     if failed:
-        print(f"{failed} of {len(work)} cells failed, see above; to try them again, run the same command")
-    result(items=[item.name for item in items], folder=options.out, failed=failed)
+        warn(f"{failed} of {len(work)} cells failed, see above; to try them again, run the same command")
+    result(items=[item.name for item in items], folder=options.out, **dataclasses.asdict(unfilled))
     return 1 if failed else 0
 
 

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +46,26 @@ class StoppedError(RuntimeError):
         self.signal = signal
 
 
+@dataclass(frozen=True)
+class Unfilled:
+    """Cells that a call has not filled, each with the reason."""
+
+    failed: list[str] = dataclasses.field(default_factory=list)
+    left_out: list[str] = dataclasses.field(default_factory=list)
+    """Without a store, or in the hands of another process."""
+
+
 def fill_cells(
     work: Sequence[tuple[Cell, list[Line]]],
     protocol: Protocol,
     stores: Path,
     out: Path,
     say: Callable[[str], None],
+    warn: Callable[[str], None] | None = None,
     display: Callable[[], Display] = Display,
     stage: Stage = no_stage,
-) -> int:
-    """Fill the cells that are missing, and say what happens to each. Return how many failed.
+) -> Unfilled:
+    """Fill the cells that are missing, and say what happens to each.
 
     Parameters
     ----------
@@ -66,26 +77,32 @@ def fill_cells(
         A folder with a store for each data set, under its name.
     out
         The folder of the records; run directories are in its subfolder ``runs``.
-    say
-        Called with a line of text.
+    say, warn
+        Called with a line of text: the second one about cells that are not filled, the first one if there is no second.
     display, stage
         Show the progress of training and of measuring.
     """
-    failed = 0
+    unfilled = Unfilled()
     for cell, lines in work:
         title = f"{cell.path}, seed {cell.seed}" + (f", {protocol.name}" if protocol.suffix else "")
 
         def tell(text: str, title: str = title) -> None:
             say(f"{title}: {text}")
 
+        reason, kept = "", unfilled.left_out
         try:
-            _fill_if_missing(cell, lines, protocol, stores / cell.data, out, tell, display, stage)
+            if (stores / cell.data).exists():
+                _fill_if_missing(cell, lines, protocol, stores / cell.data, out, tell, display, stage)
+            else:
+                reason = f"left out, there is no store {stores / cell.data}"
         except LockError as holder:
-            tell(f"left out, {holder} is working on it")
+            reason = f"left out, {holder} is working on it"
         except (RunError, ValueError) as error:  # such as a loss that is not finite; other cells may do better
-            tell(f"failed, {error}")
-            failed += 1
-    return failed
+            reason, kept = f"failed, {error}", unfilled.failed
+        if reason:
+            (warn or say)(f"{title}: {reason}")
+            kept.append(f"{title}: {reason}")
+    return unfilled
 
 
 def _fill_if_missing(
@@ -98,9 +115,6 @@ def _fill_if_missing(
     display: Callable[[], Display],
     stage: Stage,
 ) -> None:
-    if not data.exists():
-        tell(f"left out, there is no store {data}")
-        return
     folder, store = out / protocol.mark(cell.name), Store(data)
     for split in SPLITS:
         store.split(split)  # raises if there is none
@@ -111,7 +125,7 @@ def _fill_if_missing(
         return
     if cell.has_model and (folder / FILE_NAME).exists() and not (out / "runs" / folder.name / "run").exists():
         tell("its record lacks something, and its run is gone; it is trained again")
-    with _held(out / "runs" / folder.name) as workplace:
+    with _held(out / "runs" / folder.name, tell) as workplace:
         if _is_done(cell, folder, lines, protocol, store):  # by another process, in the meantime
             tell("done before")
             return
@@ -155,10 +169,10 @@ def _differences(recorded: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[Path]:
+def _held(folder: Path, note: Callable[[str], None]) -> Iterator[Path]:
     """Hold a cell while the block runs, so that no other process fills it."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock, ended = RunLock(folder), threading.Event()
+    lock, ended = RunLock(folder, note=note), threading.Event()
     lock.acquire()
 
     def beat() -> None:

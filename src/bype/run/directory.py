@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -49,6 +50,8 @@ _WRITTEN_BY_OTHERS = (".audit.json.", ".evaluation.json.", ".report.html.")
 """The beginnings of partial files that commands without the lock write into it, maybe just now."""
 _OLD_SECONDS = 3600.0
 """Nobody writes a partial file any more that was not changed for so long."""
+_FENCE_WAITS = (0.1, 0.5, 2.0, 5.0)
+"""Seconds to wait before the lock is read again, if that failed."""
 _SHOWN = 4
 """How many differences between two configs a message names."""
 
@@ -69,13 +72,15 @@ class RunDirectory:
         The folder; it is made if it does not exist.
     patience
         How many seconds to wait for another process that holds the lock and may soon end.
+    note
+        Called with a line of text before such a wait.
     """
 
-    def __init__(self, folder: Path, patience: float = 0.0) -> None:
+    def __init__(self, folder: Path, patience: float = 0.0, note: Callable[[str], None] = lambda text: None) -> None:
         self.folder = folder
         self.checkpoints = CheckpointFolder(folder / "checkpoints", _KEPT_CHECKPOINTS, self.check_fence)
         self.best = CheckpointFolder(folder / "best", 1, self.check_fence)
-        self.lock = RunLock(folder, patience)
+        self.lock = RunLock(folder, patience, note)
 
     def __enter__(self) -> Self:
         try:
@@ -88,7 +93,7 @@ class RunDirectory:
                 f"if it was killed, try again in a minute"
             ) from None
         except OSError as error:
-            raise RunError(f"cannot write to {self.folder}: {error.strerror}") from error
+            raise RunError(f"cannot write to {error.filename or self.folder}: {error.strerror}") from error
         for left in self.folder.glob(".*.partial"):  # of a process that was killed while it wrote
             if left.is_dir():  # a store that is being prepared
                 continue
@@ -119,11 +124,15 @@ class RunDirectory:
             ) from error
 
     def check_fence(self) -> None:
-        """Refuse to write if another process has taken the run over."""
-        try:
-            is_ours = self.lock.is_ours()
-        except OSError as error:
-            raise RunError(f"cannot read the lock of {self.folder}: {error.strerror}") from error
+        """Refuse to write if another process has taken the run over; a network disk may need some seconds to tell."""
+        for wait in (*_FENCE_WAITS, None):
+            try:
+                is_ours = self.lock.is_ours()
+                break
+            except OSError as error:
+                if wait is None or isinstance(error, FileNotFoundError):
+                    raise RunError(f"cannot read the lock of {self.folder}: {error.strerror}") from error
+                time.sleep(wait)
         if not is_ours:
             raise RunError(f"another process has taken over {self.folder}; this one stops and writes nothing")
         self.lock.beat()
@@ -177,9 +186,11 @@ class RunDirectory:
             return  # it is saved when the run resumes
         if differences := saved_config.differences(config):
             more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+            is_length_alone = dataclasses.replace(saved_config, length=config.length) == config
+            rule = "a length can only grow, and not if the rate decays or anything is in seconds or percent; "
             raise RunError(
                 f"{self.folder} holds a run with another config ({'; '.join(differences[:_SHOWN])}{more}); "
-                f"choose another folder (--out), or run the command that began it"
+                f"{rule if is_length_alone else ''}choose another folder (--out), or run the command that began it"
             )
         if not is_same_data:
             raise RunError(f"{self.folder} was trained on other data, not {data.store}; choose another --out")

@@ -4,6 +4,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,11 +43,13 @@ class RunLock:
         The run directory.
     patience
         How many seconds to wait for a holder that may be about to end.
+    note
+        Called with a line of text before a wait.
     """
 
-    def __init__(self, folder: Path, patience: float = 0.0) -> None:
+    def __init__(self, folder: Path, patience: float = 0.0, note: Callable[[str], None] = lambda text: None) -> None:
         self._path = folder / "lock"
-        self._patience = patience
+        self._patience, self._note = patience, note
         self._token = secrets.token_hex(16)
         self._descriptor: int | None = None
         self._last_beat = 0.0
@@ -54,12 +57,15 @@ class RunLock:
 
     def acquire(self) -> None:
         """Take the lock, or raise an error that says who holds it."""
-        start = time.monotonic()
+        start, is_told = time.monotonic(), False
         while not self._try():
             # A job that was killed and starts again on another machine must not fail: its last heartbeat grows old.
             patience = max(self._patience, stale_seconds() + 1) if self._may_be_dead else self._patience
             if time.monotonic() - start >= patience:
                 raise LockError(self._holder())
+            if not is_told:
+                is_told = True
+                self._note(f"waiting up to {patience:.0f} s for {self._holder()}, which had the run and may be dead")
             time.sleep(_POLL_SECONDS)
 
     def _try(self) -> bool:
@@ -85,8 +91,8 @@ class RunLock:
         found = os.fstat(descriptor)
         if found.st_size > 0 and now - found.st_mtime < stale_seconds():  # somebody has not released it, and may live
             here = f" on {socket.gethostname()}, token ".encode()
-            # Some disks have no locks, and on others the locks of one machine do not hold on another.
-            self._may_be_dead = is_locked is not False and here not in _content(descriptor)
+            # Some disks have no locks. On others the locks of one machine do not hold on another, or outlive it.
+            self._may_be_dead = is_locked is None or here not in _content(descriptor)
             is_locked = bool(is_locked) and not self._may_be_dead
         elif is_locked is None:
             is_locked = True

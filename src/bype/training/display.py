@@ -223,7 +223,9 @@ def display_here() -> Display:
     if sys.stdout is None:
         return Display()
     console = Console()
-    return LiveDisplay(console) if console.is_terminal and not is_silent() else PlainDisplay()
+    # A console calls itself a terminal wherever FORCE_COLOR is set, as it often is where output goes to a file.
+    is_terminal = console.is_terminal and sys.stdout.isatty()
+    return LiveDisplay(console) if is_terminal and not is_silent() else PlainDisplay()
 
 
 def _duration(seconds: float) -> str:

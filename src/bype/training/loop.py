@@ -114,12 +114,12 @@ def train(
     # A launcher restarts lost processes. The one before may hold the run until it notices, or until its lock is stale.
     patience = 0.0 if group.launcher is None else stale_seconds() + 5
     with ExitStack() as at_end:
-        run = at_end.enter_context(RunDirectory(Path(out), patience)) if group.is_first else None
+        if isinstance(display, bool):
+            display = display_here() if display else Display()
+        run = at_end.enter_context(RunDirectory(Path(out), patience, display.warn)) if group.is_first else None
         reporter = Reporter()
         if run is not None:
             run.save_or_compare_config(config, identity)
-            if isinstance(display, bool):
-                display = display_here() if display else Display()
             reporter = RunReporter(run, display)
         at_end.callback(reporter.close)
         trainer = None
@@ -227,6 +227,7 @@ class Trainer:
         with self._stop.listening():
             self._schedule.resume(self.state.step)
             self._reporter.begin(self.state, steps_per_epoch, self._schedule.share, self._timings)
+            self._group.broadcast(b"", is_patient=True)  # process 0 loads TensorBoard, which may take long
             self._warn_of_a_long_warm_up(self._schedule.last_beta)
             if not self._is_complete():
                 self._reporter.return_to_best(self.state.best_step)

@@ -41,30 +41,30 @@ class Timings:
         self.totals += self.newest
 
 
-def monitoring_text(step: int, timings: Timings, is_running: bool) -> str:
-    """Describe a run in the OpenMetrics text format, which Prometheus and others read from a file.
+def monitoring_text(run: str, step: int, timings: Timings, is_running: bool) -> str:
+    """Describe a run in the text format of Prometheus; the label ``run`` tells runs on one machine apart.
 
     Examples
     --------
-    >>> print(monitoring_text(7, Timings(0, 1), True).splitlines()[2])
-    bype_step 7
+    >>> print(monitoring_text("/runs/a", 7, Timings(0, 1), True).splitlines()[2])
+    bype_step{run="/runs/a"} 7
     """
+    escaped = run.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    name = f'run="{escaped}"'
     lines = [
-        "# TYPE bype_step gauge",
         "# HELP bype_step Training steps so far.",
-        f"bype_step {step}",
-        "# TYPE bype_running gauge",
+        "# TYPE bype_step gauge",
+        f"bype_step{{{name}}} {step}",
         "# HELP bype_running Whether the run trains: 1, or 0 since it has finished, stopped or failed.",
-        f"bype_running {int(is_running)}",
-        "# TYPE bype_heartbeat_seconds gauge",
-        "# UNIT bype_heartbeat_seconds seconds",
+        "# TYPE bype_running gauge",
+        f"bype_running{{{name}}} {int(is_running)}",
         "# HELP bype_heartbeat_seconds Time of the last heartbeat, in seconds since 1970.",
-        f"bype_heartbeat_seconds {time.time():.3f}",
-        "# TYPE bype_spent_seconds counter",
-        "# UNIT bype_spent_seconds seconds",
-        "# HELP bype_spent_seconds Time spent on steps in each process since it began; communication includes waiting.",
+        "# TYPE bype_heartbeat_seconds gauge",
+        f"bype_heartbeat_seconds{{{name}}} {time.time():.3f}",
+        "# HELP bype_spent_seconds_total Seconds of steps in each process since it began; communication has waits.",
+        "# TYPE bype_spent_seconds_total counter",
     ]
     for rank, row in enumerate(timings.totals.tolist()):
         for part, seconds in zip(PARTS, row, strict=True):
-            lines.append(f'bype_spent_seconds_total{{rank="{rank}",part="{part}"}} {seconds:.6f}')
-    return "\n".join([*lines, "# EOF\n"])
+            lines.append(f'bype_spent_seconds_total{{{name},rank="{rank}",part="{part}"}} {seconds:.6f}')
+    return "\n".join([*lines, ""])

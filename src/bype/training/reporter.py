@@ -154,7 +154,7 @@ class RunReporter(Reporter):
 
     def _write_monitor(self) -> None:
         if self._newest is not None:
-            text = monitoring_text(*self._newest, self._is_running)
+            text = monitoring_text(str(self._run.folder.resolve()), *self._newest, self._is_running)
             self._aside("monitor.prom", lambda: self._run.write_text("monitor.prom", text))
 
     def beat(self) -> None:
