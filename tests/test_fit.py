@@ -290,6 +290,17 @@ def test_rows_of_a_table_have_names(tmp_path):
         assert len(rows) == 3
 
 
+def test_a_single_column_with_labels_is_fitted_without_principal_components(tmp_path, capsys):
+    numbers = np.random.default_rng(0).normal(size=100)
+    lines = [f"{number + 3 * (k % 2)},{'ab'[k % 2]}" for k, number in enumerate(numbers)]
+    (tmp_path / "heights.csv").write_text("\n".join(["height,kind", *lines]))
+    assert fit(tmp_path / "heights.csv", tmp_path / "run", "--label", "kind") == 0
+    (found,) = read_results(tmp_path / "run").evaluations
+    assert found.representation is not None
+    assert found.baseline.knn_accuracy is None
+    assert (tmp_path / "run" / "report.html").exists()
+
+
 def test_the_number_of_latents_can_be_set(digits, tmp_path, capsys):
     few = save_images(tmp_path / "few", [np.asarray(Image.open(name)) for name in sorted(digits.iterdir())[:50]])
     assert fit(few, tmp_path / "run", "--latent-dim", "60") == 0  # more than training examples

@@ -144,4 +144,6 @@ def test_a_fit_without_validation_is_refused(tmp_path, capsys):
     save(tmp_path / "photos", *(f"{k}.png" for k in range(10)))
     prepare(tmp_path / "photos", tmp_path / "store", validation=0, test=0)
     assert main(["fit", str(tmp_path / "store"), "--out", str(tmp_path / "run"), "--minutes", "0.1"]) == 1
-    assert "leaves no example to validate with" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "store has no split to validate on" in message
+    assert "take bype train, or bype.ByPEVAE().fit(" in message

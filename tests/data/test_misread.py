@@ -82,6 +82,16 @@ def test_pictures_that_are_not_read_and_pages_are_told(tmp_path):
     assert len(notes) == 2
 
 
+def test_labels_in_a_metadata_file_are_not_dropped_in_silence(tmp_path):
+    folder = pictures(tmp_path / "given", "train", "test")
+    (folder / "train" / "metadata.csv").write_text("file_name,label\n0.png,cat\n")
+    (note,) = open_source(folder, SourceOptions()).notes
+    assert note.startswith("labels in metadata files are not read")
+    classed = pictures(tmp_path / "classed", "cat", "dog")
+    (classed / "metadata.csv").write_text("file_name,label\n")
+    assert open_source(classed, SourceOptions()).notes == []  # folders are its classes
+
+
 def table(path, labels):
     lines = ["a,y", *(f"{k},{label}" for k, label in enumerate(labels))]
     path.write_text("\n".join(lines))

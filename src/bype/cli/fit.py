@@ -168,8 +168,14 @@ def _store(options: FitOptions, request: Request) -> "Store":
     if is_store(options.data):
         if options.size is not None or options.label is not None:
             raise UsageError("a store is prepared already; leave out --size and --label")
-        _require_usable(Store(options.data))
-        return Store(options.data)
+        store = Store(options.data)
+        if "validation" not in store.manifest.splits:
+            raise UsageError(
+                f"{options.data} has no split to validate on, and bype fit sets examples apart only where it prepares "
+                f"the data itself; take bype train, or bype.ByPEVAE().fit({str(options.data)!r}) in Python"
+            )
+        _require_usable(store)
+        return store
     folder = options.out / "store"
     if folder.exists():
         return Store(folder)

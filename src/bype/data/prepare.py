@@ -148,13 +148,17 @@ def with_workable_size(source: Path | str, options: SourceOptions) -> tuple[Sour
 
 
 def train_positions(source: Source, seed: int, test: float | None = None) -> Rows:
-    """Return which positions in the source :func:`prepare` puts into the train split, in order."""
+    """Return which examples of the source :func:`prepare` puts into the train split, in order.
+
+    They are counted over all pools, without those that cannot be read: as they are when the whole source is encoded.
+    """
     ((number, pool),) = ((k, pool) for k, pool in enumerate(source.pools) if pool.split in (None, "train"))
     split_of = _division(pool, None, test, derive_key(seed, "division", number))
-    positions = np.arange(pool.num_rows, dtype=np.int64)
+    pools = source.pools[: number + 1]
+    readable = [np.arange(each.num_rows, dtype=np.int64) for each in pools]
     if source.skipped:  # positions count what could not be read; which these are is found by reading
-        positions = np.concatenate([found for found, _ in pool.read()])
-    return positions[split_of(positions) == 0] + sum(before.num_rows for before in source.pools[:number])
+        readable = [np.concatenate([np.empty(0, np.int64), *(found for found, _ in each.read())]) for each in pools]
+    return np.flatnonzero(split_of(readable[-1]) == 0) + sum(map(len, readable[:-1]))
 
 
 def _division(pool: Pool, validation: float | None, test: float | None, key: int) -> Callable[[Rows], Rows]:

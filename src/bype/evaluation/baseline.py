@@ -66,6 +66,8 @@ def measure_baseline(
     log_density = 0.0 if model.scaling is None else float(model.scaling.log_density)
     scores = _scores(run, linear, scored) + log_density
     errors, own_errors = _squared_errors(run, linear, scored)
+    if not components.loadings.shape[1]:  # of a single column, nothing is left to project on
+        neighbours = None
     return Baseline(
         kind="probabilistic PCA" if is_image else "factor analysis",
         num_latents=linear.loadings.shape[1],

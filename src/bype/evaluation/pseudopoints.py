@@ -39,6 +39,8 @@ class Coreset:
     >>> neighbours = np.array([[7, 3], [1, 2]])
     >>> mix = np.array([[0.2, 0.8], [1.0, 0.0]])
     >>> coreset = Coreset(points, weights, np.array([1, 0]), neighbours, mix, classes=("cat", "dog"))
+    >>> coreset
+    <Coreset of 2 points of 2 that stand for 10 examples, 2 classes>
     >>> coreset.labels.tolist(), coreset.nearest_indices.tolist()
     (['dog', 'cat'], [7, 1])
     """
@@ -62,6 +64,11 @@ class Coreset:
 
     def __len__(self) -> int:
         return len(self.weights)
+
+    def __repr__(self) -> str:
+        size = " x ".join(map(str, self.points.shape[1:]))
+        of = "" if not self.classes else f", {len(self.classes)} classes"
+        return f"<Coreset of {len(self)} points of {size} that stand for {self.weights.sum():,.0f} examples{of}>"
 
     @property
     def labels(self) -> NDArray[Any] | None:

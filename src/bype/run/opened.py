@@ -50,6 +50,9 @@ class TrainedRun:
     """Of the model's numbers."""
     model: LatentModel
 
+    def __repr__(self) -> str:
+        return f"<TrainedRun {self.folder}: {self.config.network}, prior {self.config.prior}, step {self.step:,}>"
+
     @classmethod
     def open(
         cls,

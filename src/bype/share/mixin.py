@@ -13,7 +13,8 @@ from bype.run.directory import RunError, read_config
 from bype.share.hub import WRITTEN, folder_of, require_name, upload
 
 NOT_AUDITED = (
-    "this model is not audited, so it may give training examples away; run bype audit on it before you share it"
+    "this model is not audited, so it may give training examples away; run bype audit on its run before you share it "
+    "(an estimator keeps its run and its data if it is fitted with run_dir)"
 )
 
 

@@ -24,6 +24,9 @@ _OTHER_PICTURES = (
 """Endings of pictures that are not read."""
 _BROKEN = "links that lead nowhere"
 """So git-annex and DVC leave images that they have not fetched."""
+_LABEL_FILES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+"""In these, image folders of the Hugging Face hub have labels and captions."""
+_LABELS = "files of labels"
 
 
 def open_images(place: Path, options: SourceOptions) -> Source:
@@ -69,6 +72,10 @@ def open_images(place: Path, options: SourceOptions) -> Source:
     if broken := left_out.pop(_BROKEN, 0):
         opened.notes.append(
             f"{counted(broken, 'image')} left out, links that lead nowhere; to have them, fetch the files"
+        )
+    if left_out.pop(_LABELS, 0) and not has_labels:
+        opened.notes.append(
+            "labels in metadata files are not read; to have classes, sort the images into a folder for each class"
         )
     if left_out:
         endings = ", ".join(f"{ending} {count:,}" for ending, count in left_out.most_common())
@@ -136,6 +143,8 @@ def _files_in(folder: Path, left_out: Counter[str], is_strict: bool = True) -> I
                 left_out[_BROKEN] += 1
             elif ending in _OTHER_PICTURES:
                 left_out[ending] += 1
+            elif entry.name in _LABEL_FILES:
+                left_out[_LABELS] += 1
 
 
 def _refuse_stray(folder: Path, inner: dict[Path, tuple[str, ...]], splits: dict[Path, str | None]) -> None:
