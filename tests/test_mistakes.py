@@ -76,7 +76,7 @@ MISTAKES = {
     "misspelt folder": ("fit phtos --out new/run", "did you mean 'photos'?"),
     "missing extra": ("data prepare table.parquet --out new/store", "pip install pyarrow"),
     "number out of range": ("train --data images/store --out new/run --dropout 1.5", "at least 0 and below 1"),
-    "length without a unit": ("train --data images/store --out new/run --length 20", "write '10 epochs'"),
+    "length without a unit": ("train --data images/store --out new/run --length 20", "such as '10 epochs'"),
     "no labels": ("augment plain", "prepare it with labels"),
     "too few images": ("fit two --out new/run", "give more examples"),
     "more components than examples": (

@@ -111,7 +111,7 @@ def test_binarised_mnist_is_trained_as_mnist_is_but_on_bits():
 def test_grey_images_are_not_taken_for_binarised_mnist(stores, tmp_path, capsys):
     shutil.copytree(stores / "mnist", tmp_path / "stores" / "binarised-mnist")
     assert main(command(tmp_path / "stores", tmp_path / "out", "binarised", "--only", "gaussian")) == 1
-    assert "is not binarised; make it with: bype data prepare mnist --binarise" in capsys.readouterr().out
+    assert "is not binarised; make it with: bype data prepare mnist --binarise" in capsys.readouterr().err
 
 
 def test_what_other_ways_of_training_change():
