@@ -151,17 +151,13 @@ def _interval() -> Item:
 
 
 def _lambda() -> Item:
-    cell = Cell("mnist", "vae", "bype")
+    cell, alone = Cell("mnist", "vae", "bype"), Cell("mnist", "classifier", "none")
     lines = tuple(
-        Line((f"{share:g}",), cell, "error", number, Classifier("prior", share))
+        Line((f"{share:g}",), alone if share == 1 else cell, "error", number, Classifier("prior", share))
         for share, number in published.LAMBDA.items()
-        if share < 1
     )
-    alone = Line(("1",), Cell("mnist", "classifier", "none"), "error", published.LAMBDA[1.0], _NONE)
     title = "Augmentation: test error on MNIST by λ, the weight of real examples"
-    return Item(
-        "table7", title, ("λ",), (*lines, alone), "Percent; latents from the prior's component around the example."
-    )
+    return Item("table7", title, ("λ",), lines, "Percent; latents from the prior's component around the example.")
 
 
 def _kl() -> Item:
