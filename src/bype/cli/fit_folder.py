@@ -42,9 +42,9 @@ class FitOptions:
         int | None,
         without_default(
             "N",
-            "Set the dimensions of the latent space; more of them give better likelihoods and reconstructions, and "
-            "worse samples. If left out: 40, but at most half the columns of a table and a fifth of the training "
-            "examples",
+            "Set the dimensions of the latent space; with many images, more of them give better likelihoods and "
+            "reconstructions, and worse samples. If left out: 40, but at most half the columns of a table and a fifth "
+            "of the training examples",
         ),
     ] = None
     points_start: Annotated[

@@ -61,7 +61,8 @@ _OTHER_TRAINING = ("gaussian-decay", "gaussian-average", "vamp-average", "ours-5
 _OWN = " Rows without a number of the paper are not in the paper."
 _SIMPLEST = (
     " Two rows need no model. They are what generated examples have to beat: the same classifier on the real images "
-    "alone (λ = 1), and on real images that are shifted by up to 2 pixels, anew in each step."
+    "alone (λ = 1), and on real images that are shifted by up to 2 pixels, anew in each step. Shifts use how pixels "
+    "lie beside each other, which the paper's classifiers do not know."
 )
 
 
