@@ -3,6 +3,10 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Report = Callable[[int, int], None]
 """Called with how much is done and with the total."""
@@ -38,6 +42,11 @@ def no_stage(title: str) -> AbstractContextManager[Report]:
     return nullcontext(no_report)
 
 
+def is_terminal(console: "Console", stream: TextIO | None) -> bool:
+    """Tell whether a console writes to a terminal: where FORCE_COLOR is set, it takes any stream for one, also none."""
+    return console.is_terminal and stream is not None and stream.isatty()
+
+
 @contextmanager
 def progress_bar(title: str) -> Iterator[Report]:
     """Show a bar with the time left while the block runs, on standard error."""
@@ -45,7 +54,7 @@ def progress_bar(title: str) -> Iterator[Report]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if _is_silent or not (console.is_terminal and sys.stderr.isatty()):  # FORCE_COLOR makes a terminal of any file
+    if _is_silent or not is_terminal(console, sys.stderr):
         yield no_report
         return
     count = TextColumn("{task.fields[count]}")  # empty until the total is known

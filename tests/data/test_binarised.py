@@ -17,6 +17,7 @@ from bype.data.sources import SourceError
 from bype.data.store import Store
 from bype.evaluation.inference import Embedder
 from bype.evaluation.scores import Scorer
+from bype.pseudocoreset.rule import Rule
 from bype.run.config import ConfigError
 from bype.run.directory import RunError
 from bype.run.opened import TrainedRun
@@ -101,6 +102,25 @@ def test_training_draws_its_images_anew_in_each_step(folder, monkeypatch, tmp_pa
     assert set((256 * x - 0.5).unique().tolist()) == {0.0, 255.0}
     first, second = (images[order.argsort()] for order, images in zip(rows.chunk(2), x.chunk(2), strict=True))
     assert 0.02 < (first != second).double().mean() < 0.5  # other draws of the same images
+
+
+def test_updates_draw_their_images_anew_too(folder, tmp_path):
+    """A pass over the training images shows the same images, with other draws."""
+    passes = []
+
+    class Watch(Rule):
+        def __init__(self, model):
+            super().__init__(every="1 epoch")
+
+        def update(self, model, batches, *, validation_kl=None, generator=None):
+            passes.append(torch.cat([batch.x for batch in batches]))
+            return {}
+
+    config = small_config(likelihood="bernoulli", length="2 epochs", rule=None)
+    train(config, folder / "bits", tmp_path / "run", rule=Watch)
+    first, second = ({row.numpy().tobytes() for row in x} for x in passes)
+    assert len(first) > 700
+    assert len(first & second) < 10
 
 
 def test_a_run_that_resumes_is_the_same_to_the_bit(folder, tmp_path):

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -242,6 +243,26 @@ def test_a_disk_that_fails_at_the_end_raises_nothing_that_would_hide_the_cause(t
     monkeypatch.setattr(os, "ftruncate", fail)
     run.__exit__(None, None, None)
     assert run.lock._descriptor is None
+
+
+@pytest.mark.parametrize("moment", ["token", "partial file"])
+def test_a_start_that_fails_holds_no_lock(tmp_path, monkeypatch, moment):
+    """Else the next start, in the same notebook and after making room, would be refused."""
+    with RunDirectory(tmp_path):
+        (tmp_path / ".notes.json.0123abcd.partial").write_text("{")
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if moment == "token":
+        monkeypatch.setattr(os, "write", fail)
+    else:
+        monkeypatch.setattr(Path, "unlink", fail)
+    with pytest.raises((RunError, OSError), match="No space left on device"):
+        RunDirectory(tmp_path).__enter__()
+    monkeypatch.undo()
+    with RunDirectory(tmp_path) as run:
+        assert run.lock.is_ours()
 
 
 def test_each_check_of_the_fence_sends_a_heartbeat(tmp_path):

@@ -1,15 +1,18 @@
-"""Opening a run while it trains, and what a run that failed early leaves to the next one."""
+"""Opening a run while it trains, a run that was copied, and what a run that failed early leaves to the next one."""
 
 import dataclasses
+import shutil
+from pathlib import Path
 
 import pytest
 
+from bype.data.manifest import StoreError
 from bype.data.store import Store
 from bype.run import opened
 from bype.run.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 from bype.run.directory import RunDirectory
 from bype.run.identity import DataIdentity
-from bype.run.opened import TrainedRun
+from bype.run.opened import TrainedRun, open_store
 from small_runs import image_store, small_config, small_run
 
 
@@ -39,6 +42,29 @@ def test_a_better_model_may_replace_the_one_that_is_being_opened(run, monkeypatc
         damaged.write_bytes(broken)
         with pytest.raises(CheckpointError, match=r"remove .*best to use the newest checkpoint"):
             TrainedRun.open(run)
+
+
+@pytest.mark.parametrize("problem", ["no store", "not to be read"])
+def test_a_copied_run_finds_its_own_store_whatever_is_at_the_place_that_it_remembers(tmp_path, monkeypatch, problem):
+    store = image_store(tmp_path)
+    folder = small_run(tmp_path / "run", store, length="1 epoch")
+    shutil.move(store, folder / "store")
+    store.mkdir()  # as where a disk is not mounted
+    exists = Path.exists
+
+    def refuse(path):
+        if problem == "not to be read" and path == store:
+            raise PermissionError(13, "Permission denied")
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    run = TrainedRun.open(folder)
+    assert run.store().folder == folder / "store"
+    with pytest.raises((StoreError, PermissionError)):
+        open_store(folder, run.data, store)
+    shutil.rmtree(folder / "store")
+    with pytest.raises((StoreError, PermissionError)):
+        run.store()
 
 
 @pytest.mark.parametrize("is_same_data", [True, False])

@@ -397,6 +397,9 @@ def test_a_file_is_no_terminal_even_if_colours_are_forced(monkeypatch, tmp_path)
         with progress_bar("a") as report:
             report(1, 2)
     assert (tmp_path / "log").read_text() == ""
+    monkeypatch.setattr(sys, "stderr", None)  # it was closed
+    with progress_bar("a") as report:
+        report(1, 2)
 
 
 def test_a_pause_is_soon_forgotten_by_the_time_left(monkeypatch, capsys):

@@ -212,6 +212,19 @@ def test_events_by_percent_happen_once_each():
     assert count == 20
 
 
+@pytest.mark.parametrize(("length", "every", "number"), [(100, 1, 100), (200, 1, 100), (150, 3, 33), (7, 50, 2)])
+def test_events_by_percent_are_where_they_are_expected(length, every, number):
+    """As binary fractions, some shares are a little below what they should be: 100 * 0.29 is 28.999…"""
+    plan = Schedule(TrainingConfig(length=f"{length} steps", warm_up="1 step"), 10, [], lambda _: None, Group())
+    plan.resume(0)
+    due = []
+    for step in range(1, length + 1):
+        plan.advance(step)
+        if plan.is_due(f"{every} percent", step):
+            due.append(step)
+    assert due == [-(-length * every * k // 100) for k in range(1, number + 1)]
+
+
 def test_lengths_that_make_no_sense_are_refused():
     for changes in ({"length": "50 percent"}, {"warm_up": "9 seconds"}, {"validate_every": "9 seconds"}):
         with pytest.raises(ConfigError):

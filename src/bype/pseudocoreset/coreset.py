@@ -248,9 +248,10 @@ def _shares(counts: Tensor, size: int) -> list[int]:
             f"{size} points cannot be divided among {occurring} classes of {int(counts.sum())} examples; "
             f"take at least one for each class, and no more than there are examples"
         )
-    shares = [0 if count == 0 else 1 for count in counts.tolist()]
-    while sum(shares) < size:  # the next one goes where a point stands for the most examples
-        open_ = [count / share if share < count else 0.0 for count, share in zip(counts.tolist(), shares, strict=True)]
+    numbers = counts.tolist()
+    shares = [min(number, 1) for number in numbers]
+    for _ in range(size - occurring):  # the next one goes where a point stands for the most examples
+        open_ = [number / share if share < number else 0.0 for number, share in zip(numbers, shares, strict=True)]
         shares[max(range(len(shares)), key=open_.__getitem__)] += 1
     return shares
 

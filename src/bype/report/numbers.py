@@ -75,15 +75,14 @@ def number_lines(runs: Sequence[RunContents]) -> list[tuple[str, list[str]]]:
     add("A better prior could gain", _gap)
     add("Active units", _active)
     add("Linear probe", lambda run: _of_representation(run, lambda r: f"{100 * r.probe_accuracy:.2f} %"))
-    add("Copies of training examples", lambda run: "" if run.audit is None else run.audit.verdict)
     return lines
 
 
 def numbers(runs: Sequence[RunContents]) -> Markup:
     """Return the table of all that is known about the runs."""
-    return section(
-        "In numbers", UNITS, table(["", *[heading(runs, run) for run in runs]], number_lines(runs)), is_wide=True
-    )
+    audits = ("Copies of training examples", ["" if run.audit is None else run.audit.verdict for run in runs])
+    lines = [*number_lines(runs), audits]
+    return section("In numbers", UNITS, table(["", *[heading(runs, run) for run in runs]], lines), is_wide=True)
 
 
 def _trained_on(run: RunContents) -> str:

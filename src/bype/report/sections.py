@@ -86,7 +86,10 @@ def how_good(runs: Sequence[RunContents]) -> Markup:
         more = element("p", " ".join(filter(None, words)))
         compared = [table(["", "this model", baseline.kind], rows)] if rows else []
         cards.append(card(heading(runs, run), verdict, *compared, more))
-    text = "The same test examples, by this model and by the linear model that has as many latents."
+    splits = {run.evaluation.split for run in runs if run.evaluation is not None}
+    text = (
+        f"The same {' or '.join(sorted(splits))} examples, by this model and by the linear model with as many latents."
+    )
     return cards_section("How good is it?", text, cards)
 
 

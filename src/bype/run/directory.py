@@ -94,6 +94,14 @@ class RunDirectory:
             ) from None
         except OSError as error:
             raise RunError(f"cannot write to {error.filename or self.folder}: {error.strerror}") from error
+        try:
+            self._remove_partials()
+        except BaseException:
+            self.lock.release()
+            raise
+        return self
+
+    def _remove_partials(self) -> None:
         for left in self.folder.glob(".*.partial"):  # of a process that was killed while it wrote
             if left.is_dir():  # a store that is being prepared
                 continue
@@ -103,7 +111,6 @@ class RunDirectory:
                     left.unlink()
         for kept in (self.checkpoints, self.best):
             kept.remove_partials()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

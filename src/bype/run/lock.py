@@ -87,6 +87,17 @@ class RunLock:
     def _take(self, path: Path, now: float) -> bool:
         """Lock the file that is at ``path`` now and write the token into it; tell whether this worked."""
         descriptor = open_file(path, _FLAGS)
+        is_ours = False
+        try:
+            is_ours = self._write_token(descriptor, path, now)
+        finally:
+            if not is_ours:  # perhaps the disk is full; an open file would keep its lock
+                os.close(descriptor)
+        if is_ours:
+            self._descriptor = descriptor
+        return is_ours
+
+    def _write_token(self, descriptor: int, path: Path, now: float) -> bool:
         is_locked = lock(descriptor)
         found = os.fstat(descriptor)
         if found.st_size > 0 and now - found.st_mtime < stale_seconds():  # somebody has not released it, and may live
@@ -101,13 +112,11 @@ class RunLock:
         except FileNotFoundError:
             is_there = False
         if not is_there:
-            os.close(descriptor)
             return False
         text = f"process {os.getpid()} on {socket.gethostname()}, token {self._token}\n".encode()
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)
         os.write(descriptor, text)
-        self._descriptor = descriptor
         return True
 
     def _take_over(self, now: float) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bype.data.examples import StoreSource
-from bype.data.files import to_json, write_synced
+from bype.data.files import FileError, to_json, write_synced
 from bype.data.manifest import PIXELS
 from bype.data.store import Split, Store, is_store
 from bype.distributed import device_named
@@ -232,16 +232,23 @@ def open_store(run: Path, identity: DataIdentity, moved_to: Path | str | None) -
     """
     remembered = [Path(identity.store)] if identity.store else []
     places = [*remembered, run / "store"] if moved_to is None else [Path(moved_to)]
-    found = [place for place in places if place.exists()]
-    for place in found:
-        store = Store(place)
+    what = f"the data of this run were in {places[0]}, which does not exist"
+    if moved_to is None and not identity.store:  # as a model that was shared
+        what = "this run came without its data"
+    problems = []
+    for place in places:
+        try:
+            if not place.exists():
+                continue
+            store = Store(place)
+        except (OSError, FileError) as error:  # a copy of a run may remember a folder that others cannot read
+            problems.append(error)
+            continue
         if store.manifest.fingerprint == identity.fingerprint:
             return store
-    what = f"the data of this run were in {places[0]}, which does not exist"
-    if found:
-        what = f"{found[0]} does not hold the data that this run was trained on"
-    elif moved_to is None and not identity.store:  # as a model that was shared
-        what = "this run came without its data"
+        what = f"{place} does not hold the data that this run was trained on"
+    if problems:
+        raise problems[0]
     raise MissingDataError(f"{what}; say where they are with --data, or move them to {run / 'store'}")
 
 

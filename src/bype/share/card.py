@@ -119,8 +119,7 @@ def _data(data: DataIdentity) -> list[str]:
 
 
 def _numbers(run: RunContents) -> list[str]:
-    lines = number_lines([run])
-    known = [(_plain(name), _plain(value, 300)) for name, (value,) in lines if value and value != _verdict(run)]
+    known = [(_plain(name), _plain(value, 300)) for name, (value,) in number_lines([run]) if value]
     is_evaluated = run.evaluation is not None
     return [_table(known), UNITS if is_evaluated else "**Not evaluated**: no likelihood was measured."]
 
@@ -128,11 +127,7 @@ def _numbers(run: RunContents) -> list[str]:
 def _audit(run: RunContents) -> list[str]:
     if run.audit is None:
         return ["**Not audited.** It is not known whether its points or samples are copies of training examples."]
-    return [f"**{_plain(_verdict(run), 500)}** (`audit.json`)", CAVEAT]
-
-
-def _verdict(run: RunContents) -> str:
-    return "" if run.audit is None else run.audit.verdict
+    return [f"**{_plain(run.audit.verdict, 500)}** (`audit.json`)", CAVEAT]
 
 
 def _table(lines: list[tuple[str, str]]) -> str:

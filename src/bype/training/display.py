@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from bype.console import is_silent
+from bype.console import is_silent, is_terminal
 
 _PAUSE = 5.0
 """Seconds between lines on a terminal; ``metrics.jsonl`` has all of them."""
@@ -223,9 +223,7 @@ def display_here() -> Display:
     if sys.stdout is None:
         return Display()
     console = Console()
-    # A console calls itself a terminal wherever FORCE_COLOR is set, as it often is where output goes to a file.
-    is_terminal = console.is_terminal and sys.stdout.isatty()
-    return LiveDisplay(console) if is_terminal and not is_silent() else PlainDisplay()
+    return LiveDisplay(console) if is_terminal(console, sys.stdout) and not is_silent() else PlainDisplay()
 
 
 def _duration(seconds: float) -> str:

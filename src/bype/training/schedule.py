@@ -111,7 +111,7 @@ class Schedule:
         """Tell whether something that happens this often happens before ``step``."""
         span = Span.parse(every)
         if span.unit == "percent":
-            return int(100 * self._share_now / span.count) > int(100 * self._share_before / span.count)
+            return _passed(self._share_now, span.count) > _passed(self._share_before, span.count)
         return span.is_due(step, self._steps_per_epoch)
 
     def learning_rate(self, step: int) -> float:
@@ -159,3 +159,8 @@ class Schedule:
         self._known[step] = pace
         self._write(list(self._known.values()))
         return pace
+
+
+def _passed(share: float, percent: int) -> int:
+    """Return how many times so many percent have passed; a share such as 0.29 may be a little below its number."""
+    return int(100 * share / percent + 1e-9)

@@ -93,5 +93,6 @@ class Updates:
             rows = self._order.rows(step * self._order.steps_per_epoch + j)
             part = self._group.part(len(rows))
             noise = BatchSlice(generator_for(self._seed, "update", step, j), part, len(rows))
-            x = self._model.to_model_units(self._source.read(rows[part]))
+            bits = derive_key(self._seed, "update bits", step, j)
+            x = self._model.to_model_units(self._source.read(rows[part], bits))
             yield UpdateBatch(x, noise, self._group)
