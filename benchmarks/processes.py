@@ -77,7 +77,7 @@ def worker(folder: Path, seconds_to_take: float, fields: dict[str, object]) -> N
     source = StoreSource(split)
     with open_group() as everyone:
         group = Group() if is_apart else everyone
-        step = TrainingStep.build(config, split.shape, source, group)
+        step = TrainingStep.build(config, split.shape, source, group=group)
         order = TrainingOrder(split, 0, config.batch_size, None)
         wrapped = None
         if bucket_megabytes is not None and group.size > 1:

@@ -54,7 +54,7 @@ def priors_to_time(num_train: int) -> dict[str, TrainingConfig]:
         ),
         "pseudocoreset, tracking, all points encoded": TrainingConfig(rule=TrackingSettings(live_points=None)),
         "pseudocoreset, no update between epochs": TrainingConfig(rule=FrozenSettings()),
-        "pseudocoreset, joint": TrainingConfig(rule=JointSettings()),
+        "pseudocoreset, joint": TrainingConfig(rule=JointSettings(), clamp_points=False),  # as in the ablation
         "VampPrior": TrainingConfig(prior="vamp"),
         "Exemplar, 500 drawn in each step": TrainingConfig(prior="exemplar"),
         f"Exemplar, nearest 10 of {exemplars:,}": TrainingConfig(prior="exemplar", components=exemplars, neighbours=10),

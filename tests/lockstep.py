@@ -25,7 +25,7 @@ class Side:
     def __init__(self, config, split, group, dtype):
         self.group, self.dtype, self.config, self.split = group, dtype, config, split
         self.labels = labels_for(config, split)
-        self.step = TrainingStep.build(config, split.shape, StoreSource(split), group, labels=self.labels)
+        self.step = TrainingStep.build(config, split.shape, StoreSource(split), group=group, labels=self.labels)
         self.step.model.to(dtype)
         self.step.rule.to(dtype)
         self.order = TrainingOrder(split, config.seed, config.batch_size, None)

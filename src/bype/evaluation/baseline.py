@@ -23,7 +23,7 @@ from bype.run.opened import TrainedRun
 _MOST_EXAMPLES = 50_000
 _CHUNK = 500
 
-Rows = tuple[Split, NDArray[np.int64]]
+SplitRows = tuple[Split, NDArray[np.int64]]
 """Some rows of a split."""
 
 
@@ -31,9 +31,9 @@ Rows = tuple[Split, NDArray[np.int64]]
 def measure_baseline(
     run: TrainedRun,
     train: Split,
-    scored: Rows,
+    scored: SplitRows,
     own_scores: Tensor | None = None,
-    neighbours: tuple[Rows, list[Rows]] | None = None,
+    neighbours: tuple[SplitRows, list[SplitRows]] | None = None,
 ) -> Baseline:
     """Fit the linear model with as many latents as the run to its training examples, and score it on rows of a split.
 
@@ -82,7 +82,7 @@ def measure_baseline(
     )
 
 
-def _chunks(run: TrainedRun, rows: Rows) -> Iterator[Tensor]:
+def _chunks(run: TrainedRun, rows: SplitRows) -> Iterator[Tensor]:
     """Read rows of a split, a few at a time: the split may not fit into memory."""
     source = StoreSource(rows[0], run.model.device)
     for chunk in np.array_split(rows[1], -(-len(rows[1]) // _CHUNK)):
@@ -93,11 +93,11 @@ def _in_model_units(run: TrainedRun, x: Tensor) -> Tensor:
     return run.model.to_model_units(x).flatten(1).cpu()
 
 
-def _scores(run: TrainedRun, linear: LinearGaussian, rows: Rows) -> Tensor:
+def _scores(run: TrainedRun, linear: LinearGaussian, rows: SplitRows) -> Tensor:
     return torch.cat([linear.log_prob(_in_model_units(run, x)) for x in _chunks(run, rows)])
 
 
-def _squared_errors(run: TrainedRun, linear: LinearGaussian, rows: Rows) -> tuple[Tensor, Tensor]:
+def _squared_errors(run: TrainedRun, linear: LinearGaussian, rows: SplitRows) -> tuple[Tensor, Tensor]:
     """Return the squared errors of reconstructions by the linear model and by the run, for each row."""
     found = []
     for x in _chunks(run, rows):
@@ -109,12 +109,12 @@ def _squared_errors(run: TrainedRun, linear: LinearGaussian, rows: Rows) -> tupl
 
 
 def _knn_accuracy(
-    run: TrainedRun, components: LinearGaussian, queries: Rows, references: list[Rows]
+    run: TrainedRun, components: LinearGaussian, queries: SplitRows, references: list[SplitRows]
 ) -> dict[str, float]:
     """Return the accuracy of the nearest neighbours on principal components."""
     directions = torch.nn.functional.normalize(components.loadings, dim=0)
 
-    def project(rows: Rows) -> NDArray[np.float64]:
+    def project(rows: SplitRows) -> NDArray[np.float64]:
         source = run.model.scaled(StoreSource(rows[0], run.model.device))
         chunks = (source.take(chunk).flatten(1).cpu() for chunk in torch.split(torch.from_numpy(rows[1]), _CHUNK))
         return np.concatenate([((x.double() - components.center) @ directions).numpy() for x in chunks])

@@ -15,7 +15,7 @@ from bype.data.store import Split, Store
 from bype.distributed import Group
 from bype.distributions import DiagonalNormal
 from bype.evaluation.aggregate import active_units, prior_gap
-from bype.evaluation.baseline import Rows, measure_baseline
+from bype.evaluation.baseline import SplitRows, measure_baseline
 from bype.evaluation.density import DensityOptions, measure_density
 from bype.evaluation.journal import journal_path
 from bype.evaluation.records import (
@@ -201,7 +201,7 @@ def _encode(run: TrainedRun, split: Split, rows: NDArray[np.int64]) -> DiagonalN
     return run.model.encode_rows(StoreSource(split, run.model.device), torch.from_numpy(rows))
 
 
-def _reference_rows(store: Store) -> dict[str, Rows]:
+def _reference_rows(store: Store) -> dict[str, SplitRows]:
     names = [name for name in ("train", "validation") if name in store.manifest.splits]
     splits = {name: store.split(name) for name in names}
     return {name: (split, spread_rows(len(split), _MAX_REFERENCES // len(names))) for name, split in splits.items()}

@@ -185,7 +185,7 @@ class RunDirectory:
                 )
             self.check_fence()
             self._remove_leftovers(config, data)
-            self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(data)})
+            self.write("config.json", config_fields(config, data))
             return
         saved_config, saved_data = read_config(self.folder)
         is_same_data = saved_data.fingerprint == data.fingerprint
@@ -207,7 +207,7 @@ class RunDirectory:
         saved_config, saved_data = read_config(self.folder)
         moved = dataclasses.replace(saved_data, store=data.store)
         if (config, moved) != (saved_config, saved_data):
-            self.write("config.json", {"config": config.to_fields(), "data": dataclasses.asdict(moved)})
+            self.write("config.json", config_fields(config, moved))
 
     def _had_checkpoint(self) -> bool:
         """Tell whether the run had a checkpoint once; with a best model it had, if nothing says that it had none."""
@@ -287,6 +287,11 @@ class _ConfigFile:
     version: Literal[5]
     config: TrainingConfig
     data: DataIdentity
+
+
+def config_fields(config: TrainingConfig, data: DataIdentity) -> dict[str, Any]:
+    """Return what the file of a config holds beside its version."""
+    return {"config": config.to_fields(), "data": dataclasses.asdict(data)}
 
 
 def read_config(folder: Path) -> tuple[TrainingConfig, DataIdentity]:

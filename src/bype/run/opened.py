@@ -1,6 +1,6 @@
 """A run that was trained, opened for use."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -17,7 +17,7 @@ from bype.priors import ExampleSource
 from bype.run.build import build_model, model_bytes, require_known_classes
 from bype.run.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 from bype.run.config import ConfigError, TrainingConfig
-from bype.run.directory import FORMAT_VERSION, RunError, read_config
+from bype.run.directory import FORMAT_VERSION, RunError, config_fields, read_config
 from bype.run.identity import DataIdentity, different_column
 from bype.run.own import OwnPrior
 from bype.system import memory_bytes
@@ -200,8 +200,7 @@ def write_model(folder: Path, config: TrainingConfig, data: DataIdentity, step: 
 
 def write_config(folder: Path, config: TrainingConfig, data: DataIdentity) -> None:
     """Write the config of a run and what it remembers of its data."""
-    fields = {"config": config.to_fields(), "data": asdict(data)}
-    write_synced(folder / "config.json", to_json({"version": FORMAT_VERSION, **fields}))
+    write_synced(folder / "config.json", to_json({"version": FORMAT_VERSION, **config_fields(config, data)}))
 
 
 class BlankSource:

@@ -190,7 +190,15 @@ class Trainer:
             scaling.to(self._device)
         labels = labels_for(config, split)
         self._step = TrainingStep.build(
-            config, split.shape, self._source, self._group, device, own_rule, scaling, labels, own_prior
+            config,
+            split.shape,
+            self._source,
+            group=self._group,
+            device=device,
+            own_rule=own_rule,
+            scaling=scaling,
+            labels=labels,
+            own_prior=own_prior,
         )
         self._split = split
         self._augmentation = Augmentation(config.flips, config.shifts)

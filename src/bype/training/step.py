@@ -54,6 +54,7 @@ class TrainingStep:
         config: TrainingConfig,
         shape: tuple[int, ...],
         train: ExampleSource,
+        *,
         group: Group | None = None,
         device: torch.device | str = "cpu",
         own_rule: OwnRule | None = None,
