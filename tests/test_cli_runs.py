@@ -343,6 +343,14 @@ def test_fit_takes_a_table(tmp_path, capsys):
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "moved")]) == 1
     assert "which does not exist; say where they are with --data" in capsys.readouterr().err
+    (tmp_path / "store").mkdir()  # something else is there now
+    page = str(tmp_path / "page.html")
+    assert main(["report", str(tmp_path / "moved"), "--out", page, "--quiet"]) == 0
+    assert "The data are not available, so the sections that need them are left out" in capsys.readouterr().err
+    rows_alone = [str(tmp_path / "t.csv"), "--out", str(tmp_path / "scores.csv")]
+    assert main(["score", str(tmp_path / "moved"), "--data", *rows_alone]) == 0
+    assert main(["fit", str(tmp_path / "t.csv"), "--out", str(tmp_path / "moved"), "--minutes", "0.01"]) == 1
+    assert "bring the store back" in capsys.readouterr().err
     rows[:, 1] *= 1000
     np.save(tmp_path / "t.npy", rows)
     assert main(["fit", str(tmp_path / "t.npy"), "--out", str(tmp_path / "wide"), "--minutes", "0.01"]) == 0

@@ -56,6 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "text.csv").write_text("\n".join(["mass,length,kind", *rows]))
     (place / "gaps.csv").write_text("\n".join(["mass,length", *(f"{k},{'' if k == 7 else k}" for k in range(30))]))
     (place / "semicolons.csv").write_text("\n".join(["mass;length", *(f"{k};{k}" for k in range(30))]))
+    (place / "quoted.csv").write_text("\n".join(['"mass";"length"', *(f"{k};{k}" for k in range(30))]))
     np.save(place / "floats.npy", np.zeros((20, 8, 8)))
     (place / "short.csv").write_text("mass,length\n1,2\n3\n")
     (place / "bare.csv").write_text("\n".join(rows))
@@ -91,6 +92,7 @@ MISTAKES = {
     "no such device": ("evaluate run --device gpu", "choose cpu, cuda"),
     "no GPU": ("train --data images/store --out new/run --device cuda", "install PyTorch for your GPU"),
     "a file for embeddings": ("embed run --out new/x.csv", "leave out .csv, and see --format"),
+    "other data than those of the run": ("audit run --data unlabelled/store", "or leave out --data"),
     "output exists": ("sample run --out taken.png", "--force"),
     "store exists": ("data prepare photos --out images/store", "choose another folder"),
     "output folder is in use": ("fit photos --out photos", "choose another --out"),
@@ -138,6 +140,7 @@ MISTAKES = {
     "no number of minutes": ("fit photos --out new/run --minutes nan", "--minutes must be positive"),
     "a digit that is no number": ("sample run --like ² --out new/x.png", "or a row number"),
     "table without names": ("fit bare.csv --out new/run", "give the file a header line"),
+    "semicolons and quotes": ("fit quoted.csv --out new/run", "write it with commas, and with decimal points"),
     "semicolons": ("fit semicolons.csv --out new/run", "write it with commas, and with decimal points"),
     "images of floats": ("data prepare floats.npy --out new/store", "(255 * x).round().astype('uint8')"),
     "a sheet that is no picture": ("data check images/store --sheet new/sheet", "ends in .png"),

@@ -77,7 +77,8 @@ def test_rows_of_several_parquet_files_are_named_after_their_file(kind, tmp_path
 
 def test_images_of_cifar_are_named_after_their_batch(tmp_path):
     (tmp_path / "cifar").mkdir()
-    for number, name in enumerate(["data_batch_1.bin", "data_batch_2.bin", "test_batch.bin"]):
+    files = [*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"]
+    for number, name in enumerate(files):
         content = np.zeros((6, 3073), dtype=np.uint8)
         content[:, 1] = 10 * number + np.arange(6)
         content.tofile(tmp_path / "cifar" / name)
@@ -85,7 +86,6 @@ def test_images_of_cifar_are_named_after_their_batch(tmp_path):
     for name in ("train", "test"):
         split = Store(tmp_path / "store").split(name)
         rows = np.arange(len(split))
-        files = ["data_batch_1.bin", "data_batch_2.bin", "test_batch.bin"]
         values = split.read(rows)[:, 0, 0, 0].tolist()
         assert split.origins(rows).tolist() == [f"{files[v // 10]} row {v % 10}" for v in values]
 

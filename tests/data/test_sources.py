@@ -103,6 +103,13 @@ def test_cifar_batches(tmp_path):
     # Drawn at random, not the last ones.
     assert sorted(map(bytes, splits["validation"][0].reshape(25, -1))) != sorted(map(bytes, rows[75:100, 1:]))
     assert np.array_equal(splits["test"][1], rows[100:, 0])
+    # A copy is no batch: its images would be in two splits.
+    (folder / "data_batch_1 (1).bin").write_bytes(rows[:20].tobytes())
+    prepare(folder, tmp_path / "again", validation=25)
+    assert {name: len(content[0]) for name, content in contents(tmp_path / "again")[1].items()}["train"] == 75
+    (folder / "data_batch_3.bin").unlink()
+    with pytest.raises(SourceError, match=r"data_batch_3.bin is missing; download CIFAR-10 again"):
+        prepare(folder, tmp_path / "fewer")
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

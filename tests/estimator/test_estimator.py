@@ -1,5 +1,6 @@
 """The scikit-learn face: densities, repeats, scikit-learn's tools around it."""
 
+import dataclasses
 import os
 import pickle
 import signal
@@ -37,6 +38,7 @@ from bype.data.files import FileError
 from bype.data.prepare import prepare, train_positions
 from bype.data.sources.memory import source_of
 from bype.data.store import Store
+from bype.estimator import fitting
 from bype.estimator.labels import labels_of
 from bype.evaluation.outliers import ScoreOptions
 from bype.run.choice import length_of
@@ -915,6 +917,41 @@ def test_an_interrupt_stops_a_fit():
         fit.send_signal(signal.SIGINT)
         _, errors = fit.communicate(timeout=120)
     assert errors.splitlines()[-1].startswith("KeyboardInterrupt")
+
+
+def test_an_interrupt_in_the_last_step_is_not_lost(monkeypatch):
+    """Else a search over settings would go on."""
+    train = fitting.train_in_memory
+
+    def interrupted(*arguments):
+        kept = train(*arguments)
+        return dataclasses.replace(kept, outcome=dataclasses.replace(kept.outcome, signal=signal.SIGINT))
+
+    monkeypatch.setattr(fitting, "train_in_memory", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bype.ByPEVAE(**TINY).fit(table())
+
+
+def test_a_model_of_float_images_takes_bytes_as_pixels(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8), dtype=np.uint8)
+    pixels = ((images + 0.5) / 256).astype(np.float32)
+    vae = bype.ByPEVAE(**TINY).fit(pixels)
+    np.save(tmp_path / "bytes.npy", images[:20])
+    np.testing.assert_allclose(vae.transform(tmp_path / "bytes.npy"), vae.transform(pixels[:20]), atol=1e-6)
+    vae.save(tmp_path / "est")
+    words = ["embed", str(tmp_path / "est"), "--data", str(tmp_path / "bytes.npy"), "--out", str(tmp_path / "e")]
+    assert main(words) == 0
+    with np.load(tmp_path / "e" / "part-000000.npz") as found:
+        np.testing.assert_allclose(found["means"], vae.transform(pixels[:20]), atol=1e-6)
+
+
+def test_it_says_that_images_of_different_sizes_are_resized(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for number in range(12):
+        Image.new("RGB", (70 + number, 80), (20 * number, 40, 90)).save(tmp_path / "photos" / f"{number}.png")
+    with pytest.warns(UserWarning, match="they are cropped and resized to 64 x 64 pixels"):
+        vae = bype.ByPEVAE(**TINY).fit(tmp_path / "photos")
+    assert vae.sample(1).shape == (1, 3, 64, 64) or vae.sample(1).shape == (1, 64, 64, 3)
 
 
 def test_images_for_a_model_of_a_table_are_refused_by_their_shape():

@@ -12,7 +12,7 @@ from bype.cli import main
 from bype.data.files import FileError
 from bype.data.prepare import prepare
 from bype.evaluation.density import DensityOptions
-from bype.evaluation.embedding import embed_split
+from bype.evaluation.embedding import EmbeddingOptions, embed_split
 from bype.evaluation.evaluate import evaluate
 from bype.evaluation.records import read_results
 from bype.evaluation.representation import can_be_laid_out, knn_accuracy, tsne
@@ -76,6 +76,8 @@ def test_another_models_embedding_is_refused(trained_bype, trained_exemplar, tmp
     embed_split(one, split, tmp_path / "out")
     with pytest.raises(FileError, match="another model"):
         embed_split(other, split, tmp_path / "out")
+    with pytest.raises(FileError, match="an embedding with another --format or --samples"):
+        embed_split(one, split, tmp_path / "out", options=EmbeddingOptions(num_samples=1))
 
 
 def test_an_exemplar_run_takes_other_data_and_finds_its_own(trained_exemplar, tmp_path, capsys):

@@ -321,7 +321,21 @@ def test_a_request_to_stop_in_the_last_step_of_a_cell_stops_the_others(stores, t
 
     monkeypatch.setattr(reproduce, "train", finish)
     assert main(command(stores, tmp_path / "out", "table1", "--only", "mnist/vae")) == 143
-    assert capsys.readouterr().out.count("begins") == 1
+    printed = capsys.readouterr()
+    assert printed.out.count("begins") == 1
+    assert "stopped; to resume, run the same command" in printed.err
+    assert main(command(stores, tmp_path / "out", "table1", "--only", "mnist/vae", "--json")) == 143
+    assert json.loads(capsys.readouterr().out)["state"] == "stopped"
+
+
+def test_a_broken_record_of_another_cell_does_not_hide_the_tables(filled, stores, tmp_path, capsys):
+    out = Path(shutil.copytree(filled, tmp_path / "out"))
+    (out / "zzz").mkdir()
+    (out / "zzz" / "record.json").write_text("{}")
+    assert main(command(stores, out, "table1", "--only", "mnist/vae/ours-500")) == 1
+    printed = capsys.readouterr()
+    assert "| MNIST | VAE | ours, 500 points |" in printed.out
+    assert re.search(r"left out of the tables: .*zzz.record.json is not the record of a cell", printed.err)
 
 
 def test_an_evaluation_resumes_in_the_precision_that_it_began_in(stores, tmp_path, monkeypatch, capsys):

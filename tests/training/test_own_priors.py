@@ -61,6 +61,14 @@ def test_it_trains_and_is_opened_and_measured(store, tmp_path):
     assert bype.sample(run.model, 3).shape[0] == 3
 
 
+def test_it_is_not_shared_as_it_is_code(store, tmp_path):
+    train(plain_config(length="1 epoch"), store, tmp_path / "run", prior=LearnedNormal)
+    run = bype.TrainedRun.open(tmp_path / "run", prior=LearnedNormal)
+    with pytest.raises(RunError, match=r"LearnedNormal is code of your own, which is not shared"):
+        run.save_pretrained(tmp_path / "shared")
+    assert not (tmp_path / "shared").exists()
+
+
 def test_the_same_prior_gives_the_same_numbers_as_the_librarys(store, tmp_path):
     train(plain_config(prior="gaussian", length="2 epochs"), store, tmp_path / "known")
     train(plain_config(length="2 epochs"), store, tmp_path / "own", prior=Same)

@@ -6,6 +6,7 @@ import re
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from bype.pseudocoreset.rule import Rule
 from bype.pseudocoreset.settings import PSVISettings, TrackingSettings
 from bype.run.config import ConfigError
 from bype.run.directory import RunError
+from bype.run.metrics import read_metrics
 from bype.run.opened import TrainedRun
 from bype.training.loop import train
 from small_runs import image_store, small_config
@@ -105,9 +107,17 @@ class InTensors(Counting):
         return {"count": torch.tensor(super().update(model, batches)["count"])}
 
 
-@pytest.mark.parametrize(("rule", "found"), [(Silent, {}), (InTensors, {"count": 1.0})])
-def test_an_update_may_return_nothing_or_tensors(store, tmp_path, rule, found):
+class InNumpy(Counting):
+    def update(self, model, batches, *, validation_kl=None, generator=None):
+        return {"count": np.float32(super().update(model, batches)["count"]), "is_done": True}
+
+
+@pytest.mark.parametrize(
+    ("rule", "found"), [(Silent, {}), (InTensors, {"count": 1.0}), (InNumpy, {"count": 1.0, "is_done": 1.0})]
+)
+def test_an_update_may_return_nothing_tensors_or_what_numpy_has(store, tmp_path, rule, found):
     train(plain_config(length="1 epoch"), store, tmp_path / "run", rule=rule)
+    assert read_metrics(tmp_path / "run")  # so that the report can be made
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["update"] for line in lines if "update" in line] == [found]
 

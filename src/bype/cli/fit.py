@@ -179,6 +179,11 @@ def _store(options: FitOptions, request: Request) -> "Store":
     folder = options.out / "store"
     if folder.exists():
         return Store(folder)
+    if (options.out / "config.json").exists():
+        raise UsageError(
+            f"the data of {options.out} are gone from {folder}; bring the store back, choose another --out, or look at "
+            f"the run with: bype report {options.out} --out report.html"
+        )
     if not is_free(options.out):
         raise UsageError(f"{options.out} exists and is not empty; choose another --out")
     chosen, why = with_workable_size(options.data, SourceOptions(label=options.label, size=options.size))

@@ -1,5 +1,6 @@
 """Showing runs on a page."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -40,9 +41,10 @@ def report(words: list[str]) -> int:
     write_atomic(options.out, page.encode())
     for run in contents:
         for note in run.notes:
-            say(f"{run.name}: {note}")
+            say(f"{run.name}: {note}", sys.stderr)
     print(f"{options.out}, {max(1, len(page) // 1000):,} kB; open it in a browser")
-    result(out=options.out, bytes=len(page.encode()))
+    notes = {run.name: run.notes for run in contents if run.notes}
+    result(out=options.out, bytes=len(page.encode()), notes=notes)
     return 0
 
 

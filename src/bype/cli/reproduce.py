@@ -167,17 +167,22 @@ def reproduce(words: list[str]) -> int:
     try:
         unfilled = fill_cells(work, protocol, options.stores, options.out, show, warn, display_here, progress_bar)
     except StoppedError as error:
-        print(error)
+        warn(str(error))
+        result(items=[item.name for item in items], folder=options.out, state="stopped")
         return 128 + error.signal
-    found = Records.read(options.out)
+    broken: list[str] = []
+    found = Records.read(options.out, broken.append)
     for item in items:
         for line in write_item(item, found, options.out, options.only):
             print(line)
     failed = len(unfilled.failed)
     if failed:
         warn(f"{failed} of {len(work)} cells failed, see above; to try them again, run the same command")
-    result(items=[item.name for item in items], folder=options.out, **dataclasses.asdict(unfilled))
-    return 1 if failed else 0
+    for text in broken:
+        warn(f"left out of the tables: {text}")
+    names = [item.name for item in items]
+    result(items=names, folder=options.out, broken_records=broken, **dataclasses.asdict(unfilled))
+    return 1 if failed or broken else 0
 
 
 def _require_folder(folder: Path) -> None:

@@ -150,9 +150,10 @@ def _train(
 
 
 def _stop_if_asked(outcome: Outcome) -> None:
-    """Act on a signal that came during training, now that training has stopped."""
+    """Act on a signal that came during training, now that training has stopped or ended."""
+    if outcome.signal is not None:
+        signal.raise_signal(outcome.signal)
     if outcome.state == "stopped":
-        signal.raise_signal(outcome.signal or signal.SIGINT)
         raise KeyboardInterrupt
 
 

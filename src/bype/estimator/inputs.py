@@ -134,7 +134,9 @@ def warn_of_findings(found: Source | Prepared) -> None:
 
 def _require_kind(estimator: BaseEstimator, X: Any, found: Manifest | Source, layout: Layout) -> None:
     """Refuse a place whose examples are not like those that were fitted."""
-    if (found.shape, found.dtype) != (layout.stored_shape, layout.dtype):
+    takes_bytes = layout.is_image and layout.dtype == "float32"  # as pixels (byte + 0.5) / 256
+    dtype = layout.dtype if takes_bytes and found.dtype == "uint8" else found.dtype
+    if (found.shape, dtype) != (layout.stored_shape, layout.dtype):
         raise ValueError(
             f"{X} holds {found.dtype} examples of shape {found.shape}, "
             f"fitted were {layout.dtype} of shape {layout.stored_shape}"
@@ -166,7 +168,15 @@ def _place_to_fit(estimator: BaseEstimator, X: Any, y: Any) -> Given:
         shape, dtype, names, classes = manifest.shape, manifest.dtype, manifest.names, manifest.classes
         source = None
     else:
-        source = open_source(X, with_workable_size(X, SourceOptions(label=y))[0])
+        options, why = with_workable_size(X, SourceOptions(label=y))
+        if why:
+            warnings.warn(
+                f"{why}: they are cropped and resized to {options.size} x {options.size} pixels; to choose another "
+                f"size, make a store with bype data prepare --size",
+                UserWarning,
+                stacklevel=4,
+            )
+        source = open_source(X, options)
         shape, dtype, names = source.shape, source.dtype, source.names
         classes = tuple(map(printable, source.classes))
         if source.why_no_labels:

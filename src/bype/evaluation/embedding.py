@@ -181,5 +181,10 @@ def _claim(out: Path, identity: dict[str, Any]) -> None:
         else:
             out.mkdir(parents=True, exist_ok=True)
             write_atomic(path, to_json(identity))
-    if read_json(path) != identity:
-        raise FileError(f"{out} holds the embedding of another model or other data; choose another --out")
+    found = read_json(path)
+    if found != identity:
+        differing = [name for name in identity if not isinstance(found, dict) or found.get(name) != identity[name]]
+        what = "the embedding of another model or other data"
+        if set(differing) <= {"part_format", "num_samples"}:
+            what = "an embedding with another --format or --samples"
+        raise FileError(f"{out} holds {what}; choose another --out")

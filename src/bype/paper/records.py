@@ -1,6 +1,6 @@
 """The records of cells: what is left of a training when its run directory is gone."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,9 +94,17 @@ class Records:
         self.all = sorted(records, key=lambda record: record.cell.seed)
 
     @classmethod
-    def read(cls, folder: Path) -> "Records":
-        """Read the records in the subfolders of a folder."""
-        return cls(Record.read(path.parent) for path in sorted(folder.glob(f"*/{FILE_NAME}")))
+    def read(cls, folder: Path, warn: Callable[[str], None] | None = None) -> "Records":
+        """Read the records in the subfolders of a folder; with ``warn``, broken ones are left out and named to it."""
+        found = []
+        for path in sorted(folder.glob(f"*/{FILE_NAME}")):
+            try:
+                found.append(Record.read(path.parent))
+            except FileError as error:
+                if warn is None:
+                    raise
+                warn(str(error))
+        return cls(found)
 
     def of(self, cell: Cell, protocol: Protocol) -> list[Record]:
         """Return the records of a cell for all seeds, in their order."""

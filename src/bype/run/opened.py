@@ -150,7 +150,9 @@ class TrainedRun:
 
     def require_kind(self, place: Path | str, found: "Manifest | Source") -> None:
         """Refuse examples at ``place`` that are of another kind than those that the run was trained on."""
-        if (found.shape, found.dtype) != (self.data.shape, self.data.dtype):
+        takes_bytes = len(self.data.shape) == 3 and self.data.dtype == "float32"  # as pixels (byte + 0.5) / 256
+        dtype = self.data.dtype if takes_bytes and found.dtype == "uint8" else found.dtype
+        if (found.shape, dtype) != (self.data.shape, self.data.dtype):
             known = set(self.data.names)
             unknown = [name for name in found.names if name not in known]
             more = f" (it does not know {', '.join(map(repr, unknown[:3]))})" if self.data.names and unknown else ""
@@ -246,8 +248,12 @@ def open_store(run: Path, identity: DataIdentity, moved_to: Path | str | None) -
         if store.manifest.fingerprint == identity.fingerprint:
             return store
         what = f"{place} does not hold the data that this run was trained on"
+    if moved_to is not None:
+        if problems:
+            raise problems[0]
+        raise MissingDataError(f"{what}; give the store that it was trained on, or leave out --data")
     if problems:
-        raise problems[0]
+        what = f"the data of this run cannot be read ({problems[0]})"
     raise MissingDataError(f"{what}; say where they are with --data, or move them to {run / 'store'}")
 
 

@@ -20,6 +20,10 @@ class TrainedRun(HubMixin, opened.TrainedRun):
     """
 
     def _write_model(self, folder: Path) -> None:
+        if self.config.has_own_prior:
+            raise RunError(
+                f"{self.config.prior} is code of your own, which is not shared; share a run with a prior of the library"
+            )
         if self.config.prior == "exemplar":
             raise RunError(
                 "an exemplar prior is made of the training data, which are not shared; "

@@ -4,8 +4,6 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch import Tensor
-
 from bype.data.examples import StoreSource, TrainingOrder
 from bype.data.order import derive_key
 from bype.distributed import Group
@@ -21,8 +19,11 @@ class _StoppedError(Exception):
 
 
 def _numbers(found: dict[str, Any] | None) -> dict[str, float]:
-    """Return what an update found as numbers for a line of metrics; a user's rule may return tensors, or nothing."""
-    return {name: value.item() if isinstance(value, Tensor) else value for name, value in (found or {}).items()}
+    """Return what an update found as numbers for a line of metrics.
+
+    A user's rule may return tensors, numbers of numpy, truth values, or nothing.
+    """
+    return {name: float(value) for name, value in (found or {}).items()}
 
 
 class Updates:

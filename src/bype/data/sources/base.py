@@ -185,12 +185,12 @@ def as_floats(numbers: NDArray[Any]) -> NDArray[np.floating]:
 
 def can_be_stored(numbers: NDArray[np.floating]) -> NDArray[np.bool_]:
     """Tell which numbers are finite in float32."""
-    return np.asarray(np.abs(numbers) < LARGEST_NUMBER)
+    return np.asarray(np.abs(numbers) < np.float64(LARGEST_NUMBER))  # float16 cannot hold that limit
 
 
 def remedy_for(numbers: NDArray[np.floating]) -> str:
     """Say what to do about numbers of which some cannot be stored."""
-    return REPLACE_INFINITE if (np.abs(numbers) >= LARGEST_NUMBER).any() else FILL_GAPS
+    return REPLACE_INFINITE if (np.abs(numbers) >= np.float64(LARGEST_NUMBER)).any() else FILL_GAPS
 
 
 def require_package(name: str) -> None:

@@ -72,10 +72,7 @@ class _Table:
         _, first = next(self._cells(), (0, []))
         if not first:
             raise SourceError(f"{path} is empty")
-        for other, name in ((";", "';'"), ("\t", "tabs")):
-            if len(first) == 1 and other in first[0]:
-                way_out = "call it .tsv" if other == "\t" else "write it with commas, and with decimal points"
-                raise SourceError(f"{path}: its columns seem to be separated by {name}; {way_out}")
+        self._refuse_other_separator(first)
         self._for_text = AS_FOR_TRAINING if options.is_for_a_model else _ENCODE_TEXT
         self.has_header = _is_header(path, first)
         self.columns = first if self.has_header else [f"column {k}" for k in range(len(first))]
@@ -121,14 +118,20 @@ class _Table:
             )
         self.classes = in_order(classes)
 
+    def _refuse_other_separator(self, first: list[str]) -> None:
+        for other, name in ((";", "';'"), ("\t", "tabs")):
+            if len(first) == 1 and other in first[0]:
+                way_out = "call it .tsv" if other == "\t" else "write it with commas, and with decimal points"
+                raise SourceError(f"{self.path}: its columns seem to be separated by {name}; {way_out}")
+
     def _cells(self) -> Iterator[tuple[int, list[str]]]:
         """Read all lines that are not blank, with their numbers."""
         opening = gzip.open if self.path.suffix.lower() == ".gz" else open
         with opening(self.path, "rt", newline="", encoding="utf-8-sig") as file:
-            left = _MAX_LINE_CHARACTERS
+            left, text = _MAX_LINE_CHARACTERS, ""
 
             def lines() -> Iterator[str]:
-                nonlocal left
+                nonlocal left, text
                 while text := file.readline(left + 1):
                     left -= len(text)  # quotes may hold a break, so that a line of cells has several of text
                     if left < 0:
@@ -149,6 +152,8 @@ class _Table:
                     f"{self.path} is not UTF-8 text (after line {reader.line_num}); save it as UTF-8"
                 ) from error
             except csv.Error as error:
+                if reader.line_num <= 1:  # with another separator, quotes end in the middle of a cell
+                    self._refuse_other_separator(text.split(self._delimiter))
                 raise SourceError(
                     f"{self.path}, line {reader.line_num}: {error}; check the quotes in that line and before it"
                 ) from error
