@@ -570,7 +570,8 @@ def test_what_was_fitted_by_a_path_is_used_by_a_path(tmp_path):
     folder.mkdir()
     for number in range(12):
         Image.new("L", (80, 80), 20 * number).save(folder / f"{number:02}.png")
-    vae = bype.ByPEVAE(**TINY).fit(folder)  # brought to 64 x 64
+    with pytest.warns(UserWarning, match="80x80: they are cropped and resized to 64 x 64 pixels"):
+        vae = bype.ByPEVAE(**TINY).fit(folder)
     assert len(vae.transform(folder)) == 12
     digits = tmp_path / "digits"
     digits.mkdir()
@@ -943,15 +944,6 @@ def test_a_model_of_float_images_takes_bytes_as_pixels(tmp_path):
     assert main(words) == 0
     with np.load(tmp_path / "e" / "part-000000.npz") as found:
         np.testing.assert_allclose(found["means"], vae.transform(pixels[:20]), atol=1e-6)
-
-
-def test_it_says_that_images_of_different_sizes_are_resized(tmp_path):
-    (tmp_path / "photos").mkdir()
-    for number in range(12):
-        Image.new("RGB", (70 + number, 80), (20 * number, 40, 90)).save(tmp_path / "photos" / f"{number}.png")
-    with pytest.warns(UserWarning, match="they are cropped and resized to 64 x 64 pixels"):
-        vae = bype.ByPEVAE(**TINY).fit(tmp_path / "photos")
-    assert vae.sample(1).shape == (1, 3, 64, 64) or vae.sample(1).shape == (1, 64, 64, 3)
 
 
 def test_images_for_a_model_of_a_table_are_refused_by_their_shape():

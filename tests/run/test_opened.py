@@ -12,7 +12,7 @@ from bype.run import opened
 from bype.run.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 from bype.run.directory import RunDirectory
 from bype.run.identity import DataIdentity
-from bype.run.opened import TrainedRun, open_store
+from bype.run.opened import MissingDataError, TrainedRun, open_store
 from small_runs import image_store, small_config, small_run
 
 
@@ -63,7 +63,7 @@ def test_a_copied_run_finds_its_own_store_whatever_is_at_the_place_that_it_remem
     with pytest.raises((StoreError, PermissionError)):
         open_store(folder, run.data, store)
     shutil.rmtree(folder / "store")
-    with pytest.raises((StoreError, PermissionError)):
+    with pytest.raises(MissingDataError, match=r"cannot be read \(.*\); say where they are with --data"):
         run.store()
 
 
