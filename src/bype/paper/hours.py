@@ -15,7 +15,7 @@ from bype.span import Span, steps_per_epoch
 
 FILE_NAME = "cost.json"
 ASSUMED_EPOCHS = 500
-"""At full protocol validation decides when to stop; the runs so far stopped after 392 to 600 epochs."""
+"""At full protocol validation decides when to stop; the runs so far stopped after 381 to 600 epochs."""
 _BATCH = 100
 """The examples of a step at full protocol."""
 
